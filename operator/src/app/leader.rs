@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::AppError;
 use super::args::Args;
+use super::history::went_back;
 use crate::metrics::Metrics;
 use crate::reconcile::{Controller, Fence, Webhooks, apply_webhooks};
 
@@ -30,8 +31,9 @@ const GIVE_BACK: Duration = Duration::from_secs(10);
 /// Delay until the lease is asked for again when it could not be.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Interval at which the configuration of the webhook is applied again, because nobody watches it.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Interval at which the configuration of the webhook is applied again, because nobody watches it. For so long pods are refused after
+/// somebody has put the chart's own in its place, which names no authority.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Leads whenever it can, until `stop`.
 pub(super) async fn run(
@@ -116,7 +118,8 @@ async fn terms(
     }
 }
 
-/// The work of one term. It ends when it is dropped, too: nothing of it is spawned.
+/// The work of one term, which ends early where what it knows is of a history that the API server has given up. It ends when it is
+/// dropped, too: nothing of it is spawned.
 async fn work(
     client: &Client,
     args: &Args,
@@ -126,7 +129,12 @@ async fn work(
 ) {
     let (wanted, gpu_namespaces) = watch::channel(None);
     let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
-    tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term));
+    let work =
+        async { tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term)) };
+    tokio::select! {
+        _ = work => {}
+        () = went_back(client) => {}
+    }
 }
 
 /// Applies the configuration of the webhook whenever something in it is to change, and from time to time.

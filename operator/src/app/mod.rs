@@ -12,6 +12,7 @@ mod admin;
 mod args;
 mod certificates;
 mod events;
+mod history;
 mod leader;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use admin::Readiness;
 pub use args::Args;
+pub use history::History;
 
 use crate::certs::Current;
 use crate::metrics::Metrics;

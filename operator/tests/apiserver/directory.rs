@@ -2,6 +2,7 @@
 //! (410), and the only way on is to list.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use kube::Client;
@@ -67,7 +68,7 @@ async fn a_compacted_watch_and_an_empty_list_leave_no_hole_in_the_table() {
 }
 
 /// Makes what an operator makes for the pods of a namespace.
-async fn prepare(admin: &Client) {
+pub(crate) async fn prepare(admin: &Client) {
     install_definitions(admin).await;
     make_namespace(admin, "ml", &json!({})).await;
     for role in installed(&["ClusterRole"]) {
@@ -84,7 +85,7 @@ async fn prepare(admin: &Client) {
 }
 
 /// A peer that has said who it is.
-async fn publish(admin: &Client, name: &str, key: char) {
+pub(crate) async fn publish(admin: &Client, name: &str, key: char) {
     let mut object = peer(name);
     object["spec"] = json!({"exchange": "default", "podUID": format!("uid-of-{name}")});
     create(admin, &object, false).await.unwrap();
@@ -102,7 +103,12 @@ async fn start(server: &Server, admin: &Client, proxy: &Proxy) -> KubernetesDire
     let (direct, through) = (server.address().to_string(), proxy.address.to_string());
     assert!(text.contains(&direct), "{text}");
     std::fs::write(&kubeconfig, text.replace(&direct, &through)).unwrap();
-    let (client, _) = connect(Some(&kubeconfig)).await.unwrap();
+    of_peer_a(&kubeconfig).await
+}
+
+/// The directory as a sidecar of the peer `a` starts it.
+pub(crate) async fn of_peer_a(kubeconfig: &Path) -> KubernetesDirectory {
+    let (client, _) = connect(Some(kubeconfig)).await.unwrap();
     let settings = KubernetesSettings {
         namespace: "ml".to_owned(),
         exchange: "default".parse().unwrap(),
@@ -114,7 +120,7 @@ async fn start(server: &Server, admin: &Client, proxy: &Proxy) -> KubernetesDire
 }
 
 /// Waits until the table has these peers, and no others.
-async fn follows(tables: &watch::Receiver<Arc<PeerTable>>, expected: &[&str]) {
+pub(crate) async fn follows(tables: &watch::Receiver<Arc<PeerTable>>, expected: &[&str]) {
     until(&format!("the peers are {expected:?}"), || async {
         (names(&tables.borrow()) == names_of(expected)).then_some(())
     })

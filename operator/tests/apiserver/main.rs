@@ -26,6 +26,7 @@ mod people;
 mod permissions;
 mod proxy;
 mod renewal;
+mod restored;
 mod restricted;
 mod rights;
 mod rules;

@@ -42,6 +42,23 @@ pub(crate) async fn the_authority_before_is_dropped(admin: &Client) {
         .await;
 }
 
+/// As where a controller of GitOps puts what the chart has into the place of what the operator has made of it: an authority that is none
+/// is told, and soon the operator's own is again.
+pub(crate) async fn a_configuration_that_others_put_back_is_mended(admin: &Client) {
+    let all = authorities(admin).await;
+    let configuration = installed(&["MutatingWebhookConfiguration"]).remove(0);
+    let mut emptied = get(admin, &configuration).await.unwrap();
+    for entry in emptied["webhooks"].as_array_mut().unwrap() {
+        entry["clientConfig"].as_object_mut().unwrap().remove("caBundle");
+    }
+    let name = emptied["metadata"]["name"].as_str().unwrap().to_owned();
+    let patch = Patch::Merge(json!({"webhooks": emptied["webhooks"]}));
+    let patched = api(admin, &configuration).patch(&name, &PatchParams::default(), &patch).await.unwrap();
+    assert!(patched.data["webhooks"][0]["clientConfig"]["caBundle"].is_null(), "{:?}", patched.data);
+    bundle_is(admin, &all).await;
+    until("it injects again", || async { create(admin, &trial(), true).await.ok() }).await;
+}
+
 /// Waits until callers of every entry trust these, and nobody else.
 async fn bundle_is(admin: &Client, authorities: &[Authority]) {
     let certificates: String = authorities.iter().map(|authority| authority.certificate.as_str()).collect();

@@ -36,6 +36,7 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     crate::exchanges::an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(&admin).await;
     crate::gpus::a_namespace_with_gpu_pods_gets_an_entry(&admin, port).await;
     crate::renewal::the_authority_before_is_dropped(&admin).await;
+    crate::renewal::a_configuration_that_others_put_back_is_mended(&admin).await;
     // Whoever asks below does so in the operator's name.
     crate::permissions::no_more_is_granted_than_is_used(&server);
     crate::asked::while_an_operator_runs(&server, &admin, &operator_token).await;

@@ -70,6 +70,8 @@ pub(crate) struct Server {
     processes: Vec<Process>,
     folder: TempDir,
     port: u16,
+    /// Arguments of etcd, and of the API server.
+    arguments: [Vec<String>; 2],
 }
 
 struct Process(Child);
@@ -99,13 +101,16 @@ impl Server {
             panic!("target/cluster/bin has not all of {PROGRAMS:?}: `cargo xtask cluster up` builds them");
         };
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server { processes: Vec::new(), folder, port: free_port() };
-        server.etcd_and_apiserver(&programs, more);
+        let mut server =
+            Server { processes: Vec::new(), folder, port: free_port(), arguments: Default::default() };
+        server.prepare(more);
+        server.begin(&programs);
         server.wait_until_ready().await;
         server
     }
 
-    fn etcd_and_apiserver(&mut self, programs: &Path, more: &[&str]) {
+    /// Writes what both read.
+    fn prepare(&mut self, more: &[&str]) {
         let key = rcgen::KeyPair::generate().unwrap();
         fs::write(self.path("sa.key"), key.serialize_pem()).unwrap();
         fs::write(self.path("sa.pub"), key.public_key_pem()).unwrap();
@@ -121,7 +126,6 @@ impl Server {
             format!("--initial-cluster=default={peers}"),
             "--unsafe-no-fsync".to_owned(),
         ];
-        self.spawn(&programs.join("etcd"), &etcd, "etcd.log");
         let apiserver = [
             format!("--etcd-servers={clients}"),
             "--bind-address=127.0.0.1".to_owned(),
@@ -141,7 +145,35 @@ impl Server {
             format!("--audit-log-path={}", self.path(AUDIT).display()),
         ];
         let more: Vec<String> = more.iter().map(|&argument| argument.to_owned()).collect();
-        self.spawn(&programs.join("kube-apiserver"), &[&apiserver[..], &more].concat(), "apiserver.log");
+        self.arguments = [etcd.into(), [&apiserver[..], &more].concat()];
+    }
+
+    fn begin(&mut self, programs: &Path) {
+        let [etcd, apiserver] = self.arguments.clone();
+        self.spawn(&programs.join("etcd"), &etcd, "etcd.log");
+        self.spawn(&programs.join("kube-apiserver"), &apiserver, "apiserver.log");
+    }
+
+    /// Ends both, copies all that is stored from one folder into another one's place, and starts them again.
+    async fn copy_while_ended(&mut self, from: &str, to: &str) {
+        self.processes.clear();
+        let (from, to) = (self.path(from), self.path(to));
+        let _ = fs::remove_dir_all(&to);
+        let copied = Command::new("cp").arg("-r").args([&from, &to]).status().unwrap();
+        assert!(copied.success());
+        let Some(programs) = programs() else { panic!("they were there when the server was started") };
+        self.begin(&programs);
+        self.wait_until_ready().await;
+    }
+
+    /// Makes a backup of all that is stored.
+    pub(crate) async fn back_up(&mut self) {
+        self.copy_while_ended("etcd", "backup").await;
+    }
+
+    /// Puts the backup into the place of all that is stored.
+    pub(crate) async fn restore(&mut self) {
+        self.copy_while_ended("backup", "etcd").await;
     }
 
     /// Starts a program that ends with this server, its output in a file; gives the number of its process.

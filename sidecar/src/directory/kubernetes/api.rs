@@ -27,9 +27,12 @@ pub(super) enum ApiError {
     /// No answer in time.
     #[error("no answer within {} s", .0.as_secs())]
     Slow(Duration),
-    /// The watch ended as soon as it began, or nothing came for too long.
+    /// The watch ended as soon as it began.
     #[error("the watch {0}")]
     Watch(&'static str),
+    /// Nothing came on the watch for so long.
+    #[error("the watch was silent for {} s", .0.as_secs())]
+    Silent(Duration),
 }
 
 /// The whole chain: `client error (Connect)` alone helps nobody.
@@ -60,7 +63,7 @@ impl ApiError {
                 Error::Api(status) => Some(status.code),
                 _ => None,
             },
-            ApiError::Slow(_) | ApiError::Watch(_) => None,
+            ApiError::Slow(_) | ApiError::Watch(_) | ApiError::Silent(_) => None,
         }
     }
 

@@ -17,7 +17,8 @@ pub(super) struct Timing {
     pub(super) gather: Duration,
     /// Time that a request may take until its answer is whole, or a watch until it begins.
     pub(super) request: Duration,
-    /// A watch on which nothing comes for so long is dead: API servers send a bookmark about once a minute.
+    /// A watch on which nothing comes for so long is dead, or waits for a version that never comes: peers are listed anew. API
+    /// servers send a bookmark about once a minute.
     pub(super) silence: Duration,
     /// Time that a watch is asked to last; up to a quarter more, so that not all end together.
     pub(super) watch: Duration,
@@ -36,7 +37,7 @@ impl Default for Timing {
             refresh_lag: Duration::from_millis(100),
             gather: Duration::from_millis(50),
             request: Duration::from_secs(30),
-            silence: Duration::from_secs(150),
+            silence: Duration::from_secs(90),
             watch: Duration::from_secs(240),
             write_every: Duration::from_secs(1),
             keep: Duration::from_secs(5),
@@ -93,6 +94,7 @@ mod tests {
         let timing = Timing::default();
         assert_eq!((timing.watch_seconds(0.0), timing.watch_seconds(1.0)), (240, 300));
         let silence = timing.silence.as_secs();
-        assert!(silence > 2 * 60, "two bookmarks may be lost");
+        assert!(silence >= 90, "a bookmark may be half a minute late");
+        assert!(silence + timing.request.as_secs() <= 120, "statuses heal in two minutes");
     }
 }

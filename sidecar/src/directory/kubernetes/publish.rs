@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::super::PublishedOffer;
 use super::api::{Api, ApiError};
@@ -14,7 +15,21 @@ use crate::metrics::Metrics;
 use crate::metrics::label::Moved;
 
 /// Object of this peer as the watcher sees it; none if it is not there.
-pub(super) type Own = Option<Arc<SeenPeer>>;
+pub(super) type Own = Option<Shown>;
+
+/// An object that the watcher shows.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) object: Arc<SeenPeer>,
+    /// Time at which the list was begun that shows it, or that the watch which shows it goes on from.
+    pub(super) since: Instant,
+}
+
+/// The object after a write.
+struct Written {
+    object: Arc<SeenPeer>,
+    answered: Instant,
+}
 
 pub(super) struct Publisher {
     api: Api,
@@ -22,8 +37,8 @@ pub(super) struct Publisher {
     metrics: Arc<Metrics>,
     own: watch::Receiver<Own>,
     offer: watch::Receiver<Option<Arc<PublishedOffer>>>,
-    /// The object after the last write, until the watch has caught up with it.
-    written: Own,
+    /// The last write, until what is shown stands on a list that was made after it.
+    written: Option<Written>,
     failures: u32,
     told: Option<String>,
 }
@@ -59,7 +74,7 @@ impl Publisher {
     fn next(&mut self) -> Option<serde_json::Value> {
         let own = self.own.borrow_and_update().clone();
         let offer = self.offer.borrow_and_update().clone()?;
-        let now = newer(own, self.written.as_ref())?;
+        let now = newer(&own?, &mut self.written);
         let status = due(&offer, &now, Timestamp::now())?;
         Some(body(self.api.own(), &status))
     }
@@ -75,7 +90,7 @@ impl Publisher {
                     version = seen.metadata.resource_version,
                     "published to this peer's object"
                 );
-                self.written = Some(Arc::new(seen));
+                self.written = Some(Written { object: Arc::new(seen), answered: Instant::now() });
                 tokio::time::sleep(self.timing.write_every).await;
             }
             Err(error) => self.failed(&error).await,
@@ -100,20 +115,23 @@ impl Publisher {
     }
 }
 
-/// The newer view of the object: what the watch shows may be older than the answer to the last write.
-fn newer(own: Own, written: Option<&Arc<SeenPeer>>) -> Own {
-    let own = own?;
-    let Some(written) = written else { return Some(own) };
+/// The newer view of the object: what the watch shows may be older than the answer to the last write. A list that was begun after
+/// the answer is never older, whatever its version: that of an API server which was restored from a backup is a lower one.
+fn newer(shown: &Shown, written: &mut Option<Written>) -> Arc<SeenPeer> {
+    written.take_if(|written| shown.since > written.answered);
+    let Some(written) = written else { return Arc::clone(&shown.object) };
     let version = |seen: &SeenPeer| seen.metadata.resource_version.parse::<u64>().ok();
-    let same = own.metadata.uid == written.metadata.uid;
-    match (version(&own), version(written)) {
-        (Some(shown), Some(answered)) if same && shown < answered => Some(Arc::clone(written)),
-        _ => Some(own),
+    let same = shown.object.metadata.uid == written.object.metadata.uid;
+    match (version(&shown.object), version(&written.object)) {
+        (Some(shown), Some(answered)) if same && shown < answered => Arc::clone(&written.object),
+        _ => Arc::clone(&shown.object),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::directory::kubernetes::object::SeenMeta;
 
@@ -123,21 +141,36 @@ mod tests {
         Arc::new(SeenPeer { metadata, ..SeenPeer::default() })
     }
 
-    fn chosen(own: Option<(&str, &str)>, written: (&str, &str)) -> Option<String> {
-        let own = own.map(|(uid, version)| object(uid, version));
-        newer(own, Some(&object(written.0, written.1))).map(|seen| seen.metadata.resource_version.clone())
+    fn chosen((uid, version): (&str, &str), is_listed_anew: bool, written: &mut Option<Written>) -> String {
+        let start = Instant::now();
+        let since =
+            if is_listed_anew { start + Duration::from_secs(60) } else { start - Duration::from_secs(60) };
+        let shown = Shown { object: object(uid, version), since };
+        newer(&shown, written).metadata.resource_version.clone()
+    }
+
+    fn written(uid: &str, version: &str) -> Option<Written> {
+        Some(Written { object: object(uid, version), answered: Instant::now() })
     }
 
     #[test]
     fn an_answer_holds_until_the_watch_has_caught_up() {
-        assert_eq!(chosen(Some(("u", "9")), ("u", "10")).as_deref(), Some("10"));
-        assert_eq!(chosen(Some(("u", "11")), ("u", "10")).as_deref(), Some("11"));
+        assert_eq!(chosen(("u", "9"), false, &mut written("u", "10")), "10");
+        assert_eq!(chosen(("u", "11"), false, &mut written("u", "10")), "11");
+        assert_eq!(chosen(("u", "9"), false, &mut None), "9");
     }
 
     #[test]
-    fn another_object_of_the_name_or_none_is_never_covered_by_an_old_answer() {
-        assert_eq!(chosen(Some(("v", "9")), ("u", "10")).as_deref(), Some("9"));
-        assert_eq!(chosen(None, ("u", "10")), None);
-        assert_eq!(chosen(Some(("u", "opaque")), ("u", "10")).as_deref(), Some("opaque"));
+    fn another_object_of_the_name_is_never_covered_by_an_old_answer() {
+        assert_eq!(chosen(("v", "9"), false, &mut written("u", "10")), "9");
+        assert_eq!(chosen(("u", "opaque"), false, &mut written("u", "10")), "opaque");
+    }
+
+    #[test]
+    fn an_answer_from_before_a_list_covers_nothing_any_more() {
+        let mut written = written("u", "10");
+        assert_eq!(chosen(("u", "5"), true, &mut written), "5", "the API server was restored");
+        assert!(written.is_none(), "what changes after that is seen too");
+        assert_eq!(chosen(("u", "6"), false, &mut written), "6");
     }
 }

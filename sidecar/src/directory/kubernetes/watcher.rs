@@ -2,7 +2,8 @@
 //!
 //! A list is collected whole before it replaces what is known, and a watch begins where the list (or the last watch)
 //! ended, so there is no hole in between. What ends a watch decides what follows: the server's own time limit and a lost
-//! connection are followed by another watch, a compacted history (410), a refusal or several failures by a list.
+//! connection are followed by another watch; a compacted history (410), a refusal, silence, versions that go back or several
+//! failures by a list. An API server that was restored from a backup knows nothing of later versions: a watch from one is silent.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::api::{Api, ApiError};
 use super::listing::{Conflicts, Listing, Made, conflicts};
 use super::object::SeenPeer;
 use super::pace::Timing;
-use super::publish::Own;
+use super::publish::{Own, Shown};
 use crate::metrics::Metrics;
 use crate::metrics::label::{Label, LeftOut};
 
@@ -42,6 +43,8 @@ pub(super) struct Watcher {
     /// Version that the listing is as new as.
     version: String,
     listed: Option<Instant>,
+    /// Time at which the last whole list was begun: what is shown is never older.
+    since: Instant,
     failures: u32,
     /// The last failure that was logged.
     told: Option<String>,
@@ -84,6 +87,7 @@ impl Watcher {
             listing,
             version: String::new(),
             listed: None,
+            since: Instant::now(),
             failures: 0,
             told: None,
         }
@@ -102,12 +106,13 @@ impl Watcher {
     /// Replaces all that is known, once all of it is there.
     async fn list(&mut self) -> Result<(), ApiError> {
         let (mut listing, mut own, mut next) = (Listing::default(), None, None);
+        let since = Instant::now();
         loop {
             let page = self.api.list(next.take()).await?;
             for seen in page.items {
                 listing.set(&seen);
                 if seen.metadata.name == self.api.own() {
-                    own = Some(Arc::new(seen));
+                    own = Some(Shown { object: Arc::new(seen), since });
                 }
             }
             self.version = page.metadata.resource_version.unwrap_or_default();
@@ -117,7 +122,7 @@ impl Watcher {
             }
         }
         self.listing = listing;
-        self.listed = Some(Instant::now());
+        (self.listed, self.since) = (Some(Instant::now()), since);
         self.succeeded();
         if own.is_none() && (self.own.borrow().is_some() || self.table.borrow().is_empty()) {
             tracing::info!(
@@ -155,9 +160,11 @@ impl Watcher {
                 Err(error) => {
                     failures = if since.elapsed() > self.timing.backoff_max { 1 } else { failures + 1 };
                     self.failed("watch", &error).await;
-                    // 410: our version is compacted away. Another refusal will not go away by asking the same again.
+                    // 410: our version is compacted away. Another refusal will not go away by asking the same again. Silence: our
+                    // version may be one that the server has yet to come to.
                     let refused = error.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
-                    if refused || failures >= WATCH_FAILURES_MAX {
+                    let silent = matches!(error, ApiError::Silent(_));
+                    if refused || silent || failures >= WATCH_FAILURES_MAX {
                         return;
                     }
                 }
@@ -179,6 +186,14 @@ impl Watcher {
                     Ok(Some(Ok(event))) => {
                         heard = true;
                         self.succeeded();
+                        if is_before(version(&event), &self.version) {
+                            tracing::warn!(
+                                of = self.api.what(),
+                                known = self.version,
+                                "the API server's versions went back, as after a restore from a backup: peers are listed anew"
+                            );
+                            break Ok(After::List);
+                        }
                         if self.take(event) {
                             due.table.get_or_insert_with(|| Instant::now() + self.timing.gather);
                         }
@@ -186,7 +201,7 @@ impl Watcher {
                     Ok(Some(Err(error))) => break Err(error.into()),
                     Ok(None) if heard || began.elapsed() > WATCH_MIN => break Ok(After::Watch),
                     Ok(None) => break Err(ApiError::Watch("ended before anything came")),
-                    Err(_) => break Err(ApiError::Watch("was silent for too long")),
+                    Err(_) => break Err(ApiError::Silent(self.timing.silence)),
                 },
                 () = self.refresh.notified(), if due.list.is_none() => due.list = Some(self.refresh_at()),
                 () = at(due.list) => break Ok(After::List),
@@ -218,7 +233,8 @@ impl Watcher {
                 self.version.clone_from(&seen.metadata.resource_version);
                 let changed = self.listing.set(&seen);
                 if seen.metadata.name == self.api.own() {
-                    self.own.send_replace(Some(Arc::new(seen)));
+                    let since = self.since;
+                    self.own.send_replace(Some(Shown { object: Arc::new(seen), since }));
                 }
                 changed
             }
@@ -300,6 +316,22 @@ fn tell_conflicts(conflicts: &Conflicts) {
     if conflicts.is_empty() {
         tracing::info!("no key is claimed by several peers any more");
     }
+}
+
+/// Version that an event is as new as.
+fn version(event: &WatchEvent<SeenPeer>) -> &str {
+    match event {
+        WatchEvent::Added(seen) | WatchEvent::Modified(seen) | WatchEvent::Deleted(seen) => {
+            &seen.metadata.resource_version
+        }
+        WatchEvent::Bookmark(mark) => &mark.metadata.resource_version,
+        WatchEvent::Error(_) => "",
+    }
+}
+
+/// Returns whether a version is of an earlier time than another: both are numbers where they are Kubernetes' own.
+fn is_before(version: &str, other: &str) -> bool {
+    matches!((version.parse::<u64>(), other.parse::<u64>()), (Ok(version), Ok(other)) if version < other)
 }
 
 /// Never, where there is no time.

@@ -70,6 +70,12 @@ pub(super) struct Will {
     pub(super) forbid_writes: usize,
 }
 
+/// Everything that a twin stored at some time.
+pub(super) struct Backup {
+    version: u64,
+    objects: BTreeMap<String, Value>,
+}
+
 impl Twin {
     pub(super) async fn start() -> Twin {
         let shared = Arc::new(Shared { world: Mutex::default(), changed: watch::Sender::new(()) });
@@ -121,6 +127,21 @@ impl Twin {
 
     pub(super) fn status(&self, name: &str) -> Value {
         self.shared.world.lock().objects[name]["status"].clone()
+    }
+
+    /// A copy of what is stored, as a backup has it.
+    pub(super) fn backup(&self) -> Backup {
+        let world = self.shared.world.lock();
+        Backup { version: world.version, objects: world.objects.clone() }
+    }
+
+    /// Puts a backup in the place of everything. Watches that know later versions hear nothing until these are reached again.
+    pub(super) fn restore(&self, backup: Backup) {
+        let mut world = self.shared.world.lock();
+        (world.version, world.objects) = (backup.version, backup.objects);
+        world.log.retain(|(version, _)| *version <= backup.version);
+        drop(world);
+        self.shared.changed.send_replace(());
     }
 
     /// Changes objects, and forgets everything up to then before any watch has seen it.
@@ -250,11 +271,13 @@ fn watching(shared: &Arc<Shared>, query: &HashMap<String, String>, exchange: Str
                 let _ = lines.send(Ok(format!("{gone}\n").into())).await;
                 return;
             };
-            version = until;
             let mark = json!({"type": "BOOKMARK", "object": {
                 "kind": "TensorPeer", "apiVersion": "tensorlane.dev/v1alpha1",
                 "metadata": {"resourceVersion": until.to_string()}}});
-            for line in events.into_iter().chain([mark]) {
+            // A version that is not reached yet is waited for in silence.
+            let mark = (until >= version).then_some(mark);
+            version = version.max(until);
+            for line in events.into_iter().chain(mark) {
                 if lines.send(Ok(format!("{line}\n").into())).await.is_err() {
                     return;
                 }

@@ -124,12 +124,33 @@ async fn a_list_without_an_answer_is_given_up_and_made_again() {
 }
 
 #[tokio::test]
-async fn a_silent_watch_is_made_again_where_it_ended() {
+async fn a_silent_watch_is_followed_by_a_list() {
     let mut scene = scene(&["a"], Timing { silence: Duration::from_millis(20), ..timing() }).await;
     scene.until_names(&["a"]).await;
-    until("watches were given up", || scene.twin.seen().watches > 2).await;
+    until("watches were given up", || scene.twin.seen().lists > 2).await;
     scene.twin.create("b", "training", &published(9));
     scene.until_names(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_was_restored_is_listed_anew_and_told_again() {
+    let mut scene = scene(&["a"], Timing { silence: Duration::from_millis(100), ..timing() }).await;
+    scene.twin.create("me", "training", &json!(null));
+    let before = scene.twin.backup();
+    scene.directory.publish(offer(7));
+    scene.twin.create("b", "training", &published(9));
+    scene.until_names(&["a", "b", "me"]).await;
+    let after = scene.twin.backup();
+    let is_told = |scene: &Scene| scene.twin.status("me")["incarnation"] == format!("{:032x}", 7);
+    // A backup from before it was told: what it wrote since has a version that the server has yet to come to.
+    scene.twin.restore(before);
+    until("it is told again", || is_told(&scene)).await;
+    scene.until_names(&["a", "me"]).await;
+    // A backup from after it: nothing is to be told, and what is reset after that is told again.
+    scene.twin.restore(after);
+    scene.until_names(&["a", "b", "me"]).await;
+    scene.twin.change("me", |object| object["status"] = json!({}));
+    until("it is told again", || is_told(&scene)).await;
 }
 
 #[tokio::test]
