@@ -145,9 +145,13 @@ impl From<v1::Moved> for Moved {
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_transport(f, self.transport)?;
+        let transport = self.transport.map(Transport::as_str);
         for (at, path) in self.paths.iter().enumerate() {
-            f.write_str(if at == 0 { " by " } else { ", then " })?;
-            path.fmt(f)?;
+            let path = path.to_string();
+            // `quic`, not `quic by quic`.
+            if at > 0 || transport != Some(path.as_str()) {
+                write!(f, "{}{path}", if at == 0 { " by " } else { ", then " })?;
+            }
         }
         for (at, (peer, _)) in self.senders.iter().enumerate() {
             f.write_str(if at == 0 { " from " } else { " and " })?;
@@ -230,6 +234,10 @@ mod tests {
         let plain = |plain_bytes| v1::Path { plain_bytes, ..path(1, 3, "") };
         assert_eq!(shown(vec![plain(2)]), "tcp by 3 plain lanes");
         assert_eq!(shown(vec![plain(1)]), "tcp by 3 partly plain lanes");
+        let small = v1::Path { way: v1::Way::Quic.into(), ..path(0, 0, "") };
+        let quic = |paths| v1::Moved { transport: v1::Transport::Quic.into(), paths, ..v1::Moved::default() };
+        assert_eq!(Moved::from(quic(vec![small.clone()])).to_string(), "quic");
+        assert_eq!(Moved::from(quic(vec![small, path(0, 0, "")])).to_string(), "quic, then stream");
     }
 
     #[test]

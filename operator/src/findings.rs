@@ -90,16 +90,28 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
     }
 }
 
-/// For people: a line each, and below it what to do.
+/// Text of others as a terminal may have it: control characters are escaped, but for ends of lines.
+pub fn printable(text: &str) -> String {
+    let is_kept = |c: char| !c.is_control() || c == '\n';
+    let shown = |c: char| if is_kept(c) { c.to_string() } else { c.escape_default().to_string() };
+    text.chars().map(shown).collect()
+}
+
+/// For people: a line each, and below it what to do. What pods and objects say of themselves cannot move the cursor.
 pub fn text(findings: &[Finding]) -> String {
     let about = findings.iter().map(|finding| finding.place().len()).max().unwrap_or(0);
     let mut text = String::new();
     for finding in findings {
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(text, "{:<7}  {:<about$}  {}", finding.level.as_str(), finding.place(), finding.found);
+        let _ = writeln!(
+            text,
+            "{:<7}  {:<about$}  {}",
+            finding.level.as_str(),
+            finding.place(),
+            printable(&finding.found)
+        );
         if let Some(remedy) = &finding.remedy {
-            let _ = writeln!(text, "{:<7}  {:<about$}  -> {remedy}", "", "");
+            let _ = writeln!(text, "{:<7}  {:<about$}  -> {}", "", "", printable(remedy));
         }
     }
     text
@@ -141,6 +153,8 @@ mod tests {
             text(&[there.of("ml"), none]),
             "ok       ml/sockets  there\nproblem  peers       none\n                     -> look\n"
         );
+        let forged = [Finding::note("sidecar", "its last words: \u{1b}[31mred\rok")];
+        assert_eq!(text(&forged), "note     sidecar  its last words: \\u{1b}[31mred\\rok\n");
         let json = json(&all);
         assert_eq!((&json["problems"], &json["findings"][1]["level"]), (&json!(1), &json!("problem")));
         assert_eq!(

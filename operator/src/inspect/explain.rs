@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Seen, condition, list, name, text};
 use crate::findings::Finding;
 use crate::names::{EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
-use crate::offline::template;
+use crate::offline::pods;
 use crate::plan::{Decision, Facts, Plan, Requests, Skip, Status, plan};
 use crate::quantity::Amount;
 
@@ -13,7 +13,7 @@ use crate::quantity::Amount;
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// `Pod`, `Deployment` and so on.
-    pub kind: &'static str,
+    pub kind: String,
     /// Name of the object.
     pub name: String,
     /// Namespace of the object.
@@ -43,7 +43,7 @@ pub fn findings(subject: &Subject) -> Vec<Finding> {
         }
         Seen::Missing => return vec![missing(subject)],
     };
-    let mut all = match subject.kind {
+    let mut all = match subject.kind.as_str() {
         "Pod" if is_injected(object) => injected(subject, object),
         _ => planned(subject, object),
     };
@@ -60,7 +60,7 @@ pub fn findings(subject: &Subject) -> Vec<Finding> {
 
 fn missing(subject: &Subject) -> Finding {
     let Subject { kind, name, namespace, .. } = subject;
-    let remedy = match *kind {
+    let remedy = match kind.as_str() {
         "Pod" => {
             "a pod that was refused is never there: explain what makes it, such as deployment/NAME or job/NAME"
         }
@@ -234,19 +234,39 @@ fn peer(subject: &Subject) -> Finding {
 // === without one ===
 
 fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
-    let Some(pod) = template(subject.kind).and_then(|place| object.pointer(place)) else {
+    let pods = pods(object);
+    if pods.is_empty() {
         return vec![Finding::problem(
             "object",
             "it makes no pods",
             "explain pod/NAME, deployment/NAME, job/NAME …",
         )];
-    };
+    }
     let facts = match &subject.facts {
         Ok(facts) => facts,
         Err(why) => {
             return vec![Finding::unknown("plan", why.clone(), "ask with an account that may read it")];
         }
     };
+    let mut all = Vec::new();
+    for (place, pod) in &pods {
+        let mut found = planned_pod(subject, object, (place, pod), facts);
+        if pods.len() > 1 {
+            found.iter_mut().for_each(|finding| finding.found = format!("{place}: {}", finding.found));
+        }
+        all.extend(found);
+    }
+    all.extend(failing(object));
+    all
+}
+
+/// Findings on one pod or template of the object, by its place.
+fn planned_pod(
+    subject: &Subject,
+    object: &Value,
+    (place, pod): (&str, &Value),
+    facts: &Facts,
+) -> Vec<Finding> {
     let outcome = plan(pod, facts);
     let mut all: Vec<Finding> =
         outcome.warnings.iter().map(|warning| Finding::note("annotations", warning.clone())).collect();
@@ -279,10 +299,9 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
             "plan",
             "it has a container of the sidecar's name and not our labels, like a copy by kubectl debug: its sidecar belongs to no exchange, so no peer finds it",
         ),
-        Decision::Skip(skip) => skipped(skip, subject.kind),
+        Decision::Skip(skip) => skipped(skip, place),
     };
     all.push(found);
-    all.extend(failing(object));
     all
 }
 
@@ -332,11 +351,10 @@ fn made_again(name: &str, pod: &Value) -> String {
     format!("kubectl delete pod {name}: what made it makes another one, with a sidecar")
 }
 
-fn skipped(skip: Skip, kind: &str) -> Finding {
-    let place = match kind {
-        "Pod" => "metadata.annotations of the pod, before it is made",
-        "CronJob" => "spec.jobTemplate.spec.template.metadata.annotations",
-        _ => "spec.template.metadata.annotations",
+fn skipped(skip: Skip, place: &str) -> Finding {
+    let place = match place {
+        "" => "metadata.annotations of the pod, before it is made".to_owned(),
+        place => format!("{place}.metadata.annotations"),
     };
     let remedy = match skip {
         Skip::MirrorPod => None,

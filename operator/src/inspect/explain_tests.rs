@@ -6,8 +6,10 @@ use crate::findings::exit_code;
 fn subject(kind: &'static str, object: Value) -> Subject {
     let mut facts = Facts::default();
     facts.namespace.name = "ml".to_owned();
+    let mut object = object;
+    object["kind"] = json!(kind);
     Subject {
-        kind,
+        kind: kind.to_owned(),
         name: "x".to_owned(),
         namespace: "ml".to_owned(),
         object: Seen::There(object),

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Objects that are known, by the group of their API: places of their pods, `*` for every entry of a list or map.
 ///
 /// Sources: the API references of Kubernetes 1.34, KubeRay 1.4, JobSet 0.10, LeaderWorkerSet 0.7, Kubeflow's training
-/// operator 1.9 and Volcano 1.12.
+/// operator 1.9, Kubeflow's trainer 2.1 and Volcano 1.12.
 const KNOWN: &[(&str, &str, &[&str])] = &[
     ("", "Pod", &[""]),
     ("", "PodTemplate", &["/template"]),
@@ -46,17 +46,23 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("kubeflow.org", "XGBoostJob", &["/spec/xgbReplicaSpecs/*/template"]),
     ("kubeflow.org", "PaddleJob", &["/spec/paddleReplicaSpecs/*/template"]),
     ("kubeflow.org", "JAXJob", &["/spec/jaxReplicaSpecs/*/template"]),
+    ("trainer.kubeflow.org", "TrainingRuntime", &[RUNTIME]),
+    ("trainer.kubeflow.org", "ClusterTrainingRuntime", &[RUNTIME]),
     ("batch.volcano.sh", "Job", &["/spec/tasks/*/template"]),
 ];
+
+/// Place of the pods in a runtime of Kubeflow's trainer, which is a template of a JobSet.
+const RUNTIME: &str = "/spec/template/spec/replicatedJobs/*/template/spec/template";
 
 /// Groups that a manifest without an `apiVersion` is taken for.
 const OF_KUBERNETES: [&str; 3] = ["", "apps", "batch"];
 
-/// Path of the pod in an object of Kubernetes itself, by its kind.
-pub(crate) fn template(kind: &str) -> Option<&'static str> {
-    let of_kubernetes = |group: &&str| OF_KUBERNETES.contains(group);
-    let row = KNOWN.iter().find(|(group, other, _)| of_kubernetes(group) && *other == kind)?;
-    row.2.first().copied()
+/// Pods and templates of pods in an object, each with its place as people write it: of a kind that is known, or whatever looks like a
+/// pod in an unknown one. Empty if the object makes no pods.
+pub fn pods(object: &Value) -> Vec<(String, &Value)> {
+    let places = known(object).unwrap_or_else(|| guessed(object));
+    let pod = |place: String| Some((spoken(&place), object.pointer(&place).filter(|pod| pod.is_object())?));
+    places.into_iter().filter_map(pod).collect()
 }
 
 /// Paths of the pods in an object of a known kind; none where the kind is unknown.

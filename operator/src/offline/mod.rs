@@ -28,7 +28,7 @@ use crate::annotations;
 use crate::names::{INJECT, PREFIX};
 use crate::plan::{Decision, Defaults, Facts, Namespace, plan};
 
-pub(crate) use kinds::template;
+pub use kinds::pods;
 
 /// The most bytes of manifests; YAML can grow when it is read.
 pub const BYTES_MAX: usize = 16 << 20;
@@ -165,7 +165,9 @@ impl Scene {
     fn learn(&mut self, document: &Value, default: &str) -> Result<(), OfflineError> {
         let name = text(document, "/metadata/name").unwrap_or_default().to_owned();
         match kind(document) {
-            "List" => items(document).iter().try_for_each(|item| self.learn(item, default))?,
+            _ if is_list(document) => {
+                items(document).iter().try_for_each(|item| self.learn(item, default))?
+            }
             "Namespace" => {
                 let labels = document.pointer("/metadata/labels").and_then(Value::as_object);
                 let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
@@ -193,7 +195,7 @@ impl Scene {
         defaults: &Defaults,
         notes: &mut Vec<Note>,
     ) -> bool {
-        if kind(document) == "List" {
+        if is_list(document) {
             let items = document.get_mut("items").and_then(Value::as_array_mut);
             let each = |changed, item| self.inject(item, default, defaults, notes) || changed;
             return items.into_iter().flatten().fold(false, each);
@@ -292,6 +294,11 @@ fn annotations_of(object: &Value) -> Option<BTreeMap<String, String>> {
     let all = object.pointer("/metadata/annotations")?.as_object()?;
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     Some(all.iter().filter_map(text).collect())
+}
+
+/// Returns whether an object is a list of others, such as a `List` or a `PodList`.
+fn is_list(document: &Value) -> bool {
+    kind(document).ends_with("List") && document.get("items").is_some_and(Value::is_array)
 }
 
 fn kind(document: &Value) -> &str {

@@ -399,6 +399,13 @@ fn kinds_of_the_training_world_get_every_template_injected() {
             format!("{{leaderWorkerTemplate: {{leaderTemplate: {TEMPLATE}, workerTemplate: {TEMPLATE}}}}}"),
         ),
         (
+            "trainer.kubeflow.org/v1alpha1",
+            "ClusterTrainingRuntime",
+            format!(
+                "{{template: {{spec: {{replicatedJobs: [{{template: {{spec: {{template: {TEMPLATE}}}}}}}, {{template: {{spec: {{template: {TEMPLATE}}}}}}}]}}}}}}"
+            ),
+        ),
+        (
             "jobset.x-k8s.io/v1alpha2",
             "JobSet",
             format!(
@@ -412,6 +419,15 @@ fn kinds_of_the_training_world_get_every_template_injected() {
         assert_eq!(told, ["injected, in exchange default"; 2], "{kind}");
         assert!(done.notes[0].object.starts_with(&format!("{kind} ml/x spec.")), "{:?}", done.notes);
         assert_eq!(done.yaml.matches("name: tensorlane\n").count(), 2, "{kind}: {}", done.yaml);
+    }
+}
+
+#[test]
+fn the_objects_of_a_list_are_injected_whatever_the_list_is_called() {
+    for list in ["List", "PodList"] {
+        let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {tensorlane.dev/inject: enabled}}, spec: {containers: [{name: main, image: i}]}}";
+        let done = injected(&format!("apiVersion: v1\nkind: {list}\nitems: [{pod}]\n"));
+        assert_eq!(done.yaml.matches("name: tensorlane\n").count(), 1, "{list}: {}", done.yaml);
     }
 }
 

@@ -160,3 +160,40 @@ fn a_check_of_all_namespaces_looks_at_each_that_uses_tensorlane() {
     assert!(served.says("check -A", 1).contains("ml/exchanges"));
     assert!(served.says("explain pod/a -A", 2).contains("explain is about one object"));
 }
+
+/// A word for each kind that the API server has; objects of these have their pods in several places.
+#[test]
+fn an_object_of_any_kind_that_makes_pods_is_explained_pod_by_pod() {
+    let served = two_namespaces();
+    let resource = |plural: &str, kind: &str| {
+        let response = json!({"group": "ray.io", "version": "v1", "kind": kind});
+        json!({"resource": plural, "responseKind": response, "scope": "Namespaced", "singularResource": "", "verbs": ["get", "list"]})
+    };
+    let resources = [resource("rayclusters", "RayCluster"), resource("raythings", "RayThing")];
+    let versions = json!([{"version": "v1", "resources": resources, "freshness": "Current"}]);
+    let groups = |items: Value| json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
+    served.has("/apis", groups(json!([{"metadata": {"name": "ray.io"}, "versions": versions}])));
+    served.has("/api", groups(json!([])));
+    let pod = |annotations: Value| json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "ray", "image": "i"}]}});
+    let asks = json!({"tensorlane.dev/inject": "enabled"});
+    let cluster = json!({
+        "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "rollouts", "namespace": "ml"},
+        "spec": {"headGroupSpec": {"template": pod(json!({}))}, "workerGroupSpecs": [{"template": pod(asks.clone())}]},
+    });
+    served.has("/apis/ray.io/v1/namespaces/ml/rayclusters/rollouts", cluster);
+    let thing = json!({
+        "apiVersion": "ray.io/v1", "kind": "RayThing", "metadata": {"name": "x", "namespace": "ml"},
+        "spec": {"deep": [{"inside": pod(asks)}]},
+    });
+    served.has("/apis/ray.io/v1/namespaces/ml/raythings/x", thing);
+    for word in ["raycluster", "RayClusters", "rayclusters.ray.io"] {
+        let told = served.says(&format!("explain {word}/rollouts -n ml"), 3);
+        assert!(told.contains("spec.headGroupSpec.template: no sidecar"), "{told}");
+        assert!(told.contains("enabled in spec.headGroupSpec.template.metadata.annotations"), "{told}");
+        assert!(told.contains("spec.workerGroupSpecs[0].template: its pods get a sidecar"), "{told}");
+    }
+    let told = served.says("explain raything/x -n ml", 3);
+    assert!(told.contains("its pods get a sidecar of exchange default"), "{told}");
+    let told = served.says("explain service/x -n ml", 1);
+    assert!(told.contains("knows no kind \"service\"") && told.contains("kubectl api-resources"), "{told}");
+}

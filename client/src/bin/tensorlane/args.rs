@@ -118,7 +118,8 @@ pub(crate) struct Routes {
     pub(crate) interval: Duration,
 }
 
-/// Needs no sidecar and no cluster: what only a cluster knows (quotas, limit ranges, claims) may still refuse the result.
+/// Needs no sidecar and no cluster: what only a cluster knows (quotas, limit ranges, claims) may still refuse the result. Manifests are
+/// YAML always; -o is for the notes about them, on standard error.
 #[cfg(feature = "kubernetes")]
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Inject {

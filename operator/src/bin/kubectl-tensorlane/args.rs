@@ -59,7 +59,7 @@ pub(crate) enum Command {
     Check,
     /// Reasons why a pod, or what makes pods, has a sidecar or not.
     Explain {
-        /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME or cronjob/NAME.
+        /// pod/NAME, deployment/NAME, or whatever else makes pods: job/NAME, raycluster/NAME, jobs.batch.volcano.sh/NAME.
         #[arg(value_name = "KIND/NAME", value_parser = Object::parse)]
         object: Object,
     },
@@ -125,37 +125,43 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// An object that can be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
-    pub(crate) kind: &'static str,
-    pub(crate) group: &'static str,
+    pub(crate) kind: Kind,
     pub(crate) name: String,
+}
+
+/// Kind of an object, as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One of Kubernetes: its name, and the group and version of its API.
+    OfKubernetes(&'static str, &'static str),
+    /// Another one: a word such as `raycluster` or `jobs.batch.volcano.sh`, which the API server has to know.
+    Other(String),
 }
 
 /// The words of each kind, as kubectl knows them.
 const KINDS: [(&[&str], &str, &str); 7] = [
-    (&["pod", "pods", "po"], "Pod", ""),
-    (&["deployment", "deployments", "deploy"], "Deployment", "apps"),
-    (&["statefulset", "statefulsets", "sts"], "StatefulSet", "apps"),
-    (&["daemonset", "daemonsets", "ds"], "DaemonSet", "apps"),
-    (&["replicaset", "replicasets", "rs"], "ReplicaSet", "apps"),
-    (&["job", "jobs"], "Job", "batch"),
-    (&["cronjob", "cronjobs", "cj"], "CronJob", "batch"),
+    (&["pod", "pods", "po"], "Pod", "v1"),
+    (&["deployment", "deployments", "deploy"], "Deployment", "apps/v1"),
+    (&["statefulset", "statefulsets", "sts"], "StatefulSet", "apps/v1"),
+    (&["daemonset", "daemonsets", "ds"], "DaemonSet", "apps/v1"),
+    (&["replicaset", "replicasets", "rs"], "ReplicaSet", "apps/v1"),
+    (&["job", "jobs"], "Job", "batch/v1"),
+    (&["cronjob", "cronjobs", "cj"], "CronJob", "batch/v1"),
 ];
 
 impl Object {
     fn parse(text: &str) -> Result<Object, String> {
         let (word, name) = text.split_once('/').ok_or("say KIND/NAME, such as pod/trainer-0")?;
-        let found = KINDS.iter().find(|(words, ..)| words.contains(&word.to_lowercase().as_str()));
-        let Some((_, kind, group)) = found else {
-            let known: Vec<&str> = KINDS.iter().map(|(words, ..)| words[0]).collect();
-            return Err(format!(
-                "{word:?} makes no pods that are known here; there are {}",
-                known.join(", ")
-            ));
-        };
+        if word.is_empty() || !word.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-') {
+            return Err(format!("{word:?} is no kind"));
+        }
         if name.is_empty() || name.contains('/') {
             return Err(format!("{name:?} is no name"));
         }
-        Ok(Object { kind, group, name: name.to_owned() })
+        let word = word.to_lowercase();
+        let found = KINDS.iter().find(|(words, ..)| words.contains(&word.as_str()));
+        let kind = found.map_or(Kind::Other(word), |(_, kind, version)| Kind::OfKubernetes(kind, version));
+        Ok(Object { kind, name: name.to_owned() })
     }
 }
 
@@ -198,9 +204,11 @@ mod tests {
     #[test]
     fn objects_are_named_as_kubectl_names_them() {
         let parsed = |text| Object::parse(text).map(|object| (object.kind, object.name));
-        assert_eq!(parsed("po/a"), Ok(("Pod", "a".to_owned())));
-        assert_eq!(parsed("Deploy/b"), Ok(("Deployment", "b".to_owned())));
-        for wrong in ["a", "pod/", "pod/a/b", "service/a"] {
+        assert_eq!(parsed("po/a"), Ok((Kind::OfKubernetes("Pod", "v1"), "a".to_owned())));
+        assert_eq!(parsed("Deploy/b"), Ok((Kind::OfKubernetes("Deployment", "apps/v1"), "b".to_owned())));
+        let other = Kind::Other("jobs.batch.volcano.sh".to_owned());
+        assert_eq!(parsed("Jobs.batch.volcano.sh/c"), Ok((other, "c".to_owned())));
+        for wrong in ["a", "pod/", "pod/a/b", "/a", "a b/c", "\u{1b}/c"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

@@ -18,7 +18,7 @@ use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::json;
-use tensorlane_operator::findings::{self, Finding};
+use tensorlane_operator::findings::{self, Finding, printable};
 use tensorlane_operator::inspect::routes::{self, Matrix, Requires};
 use tensorlane_operator::inspect::{cluster, explain, peers};
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match runtime.map_err(Box::from).and_then(|runtime| runtime.block_on(run(&args))) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", printable(&error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -45,7 +45,7 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     let reader = connect(args).await?;
     match &args.command {
         Command::Check => found(args, &cluster::findings(&reader.cluster().await?)),
-        Command::Explain { object } => found(args, &explain::findings(&reader.subject(object).await)),
+        Command::Explain { object } => found(args, &explain::findings(&reader.subject(object).await?)),
         Command::Peers { exchange } => {
             let listed = reader.peers().await?;
             let rows = peers::rows(&listed, exchange.as_deref());
@@ -53,7 +53,7 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
         }
         Command::Routes { exchange, watch: false, .. } => {
             let (matrices, notes) = matrices(&reader, exchange.as_deref()).await?;
-            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            notes.iter().for_each(|note| eprintln!("note: {}", printable(note)));
             print(args, || routes::json(&matrices), || show::routes(&matrices, args.all_namespaces))
         }
         Command::Routes { exchange, interval, .. } => {
@@ -61,7 +61,10 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
             let look = async || {
                 let (matrices, notes) = matrices(&reader, exchange.as_deref()).await?;
                 // Those that stay are not told again.
-                notes.iter().filter(|note| !told.contains(*note)).for_each(|note| eprintln!("note: {note}"));
+                notes
+                    .iter()
+                    .filter(|note| !told.contains(*note))
+                    .for_each(|note| eprintln!("note: {}", printable(note)));
                 told = notes;
                 Ok(match args.output {
                     Format::Json => format!("{}\n", routes::json(&matrices)),

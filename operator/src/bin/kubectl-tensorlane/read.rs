@@ -8,6 +8,7 @@ use kube::api::{ListParams, PostParams};
 use kube::core::{
     ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, ObjectList, PartialObjectMeta,
 };
+use kube::discovery::{ApiGroup, Discovery, Scope};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,11 +19,12 @@ use tensorlane_operator::inspect::namespace::{self, Namespace};
 use tensorlane_operator::inspect::routes::PodSaid;
 use tensorlane_operator::manifests::{Installation, objects};
 use tensorlane_operator::names::{INJECT, INJECTED};
+use tensorlane_operator::offline::pods;
 use tensorlane_operator::plan::Facts;
 use tensorlane_operator::webhook::{FactSource, KubeFacts};
 use tensorlane_proto::crd::{TensorExchange, TensorPeer};
 
-use crate::args::Object;
+use crate::args::{Kind, Object};
 use crate::settings::Settings;
 use crate::trouble::Trouble;
 
@@ -157,23 +159,45 @@ impl Reader {
     }
 
     /// Reads everything that is needed to explain an object.
-    pub(crate) async fn subject(&self, of: &Object) -> Subject {
-        let version = if of.group.is_empty() { "v1".to_owned() } else { format!("{}/v1", of.group) };
+    pub(crate) async fn subject(&self, of: &Object) -> Result<Subject, Box<dyn Error>> {
+        let (version, kind) = match &of.kind {
+            Kind::OfKubernetes(kind, version) => ((*version).to_owned(), (*kind).to_owned()),
+            Kind::Other(word) => self.kind(word).await?,
+        };
         let own = Some(self.namespace.as_str());
-        let object = self.get(&version, of.kind, own, &of.name).await;
+        let object = self.get(&version, &kind, own, &of.name).await;
         let (settings, told) = self.settings().await;
-        let facts = self.facts(of, object.object(), settings).await;
+        let facts = self.facts(object.object(), settings).await;
         let events = self.list("events.k8s.io/v1", "Event", own, "").await;
-        Subject {
-            kind: of.kind,
+        Ok(Subject {
             name: of.name.clone(),
             namespace: self.namespace.clone(),
             facts,
             settings: told,
-            events: about(events, of),
+            events: about(events, &kind, &of.name),
             peer: self.get(OURS, "TensorPeer", own, &of.name).await,
             object,
-        }
+            kind,
+        })
+    }
+
+    /// Version and name of a kind that is named by a word, as the API server knows them.
+    async fn kind(&self, word: &str) -> Result<(String, String), Box<dyn Error>> {
+        let reading = |error| Trouble::of_reading("the kinds of the API server", &error);
+        let known = Discovery::new(self.client.clone()).run_aggregated().await.map_err(reading)?;
+        let mut kinds = known.groups_alphabetical().into_iter().flat_map(ApiGroup::recommended_resources);
+        let is_it = |resource: &ApiResource| {
+            let names = [&resource.plural, &resource.kind.to_lowercase()];
+            names.iter().any(|name| word == **name || word == format!("{name}.{}", resource.group))
+        };
+        let found = kinds.find(|(resource, able)| able.scope == Scope::Namespaced && is_it(resource));
+        let (resource, _) = found.ok_or_else(|| {
+            Trouble::new(
+                format!("the API server knows no kind {word:?} of objects in namespaces"),
+                "`kubectl api-resources --namespaced` lists them: say one of the names there, and not a short one",
+            )
+        })?;
+        Ok((resource.api_version, resource.kind))
     }
 
     /// Settings that the operator was given on its command line; if they cannot be read, the defaults of this release,
@@ -187,18 +211,15 @@ impl Reader {
         }
     }
 
-    /// As the webhook reads them.
-    async fn facts(&self, of: &Object, object: Option<&Value>, settings: Settings) -> Result<Facts, String> {
+    /// As the webhook reads them, for all pods of the object.
+    async fn facts(&self, object: Option<&Value>, settings: Settings) -> Result<Facts, String> {
         let Settings { defaults, excluded } = settings;
         let source = KubeFacts::new(self.client.clone(), defaults, excluded);
-        let nothing = Value::Null;
-        let object = object.unwrap_or(&nothing);
-        let pod = match of.kind {
-            "Pod" => Some(object),
-            "CronJob" => object.pointer("/spec/jobTemplate/spec/template"),
-            _ => object.pointer("/spec/template"),
-        };
-        source.facts(&self.namespace, pod.unwrap_or(&nothing)).await.map_err(|error| error.to_string())
+        let pods = object.map(pods).unwrap_or_default();
+        let claims = pods.iter().filter_map(|(_, pod)| pod.pointer("/spec/resourceClaims")?.as_array());
+        let claims: Vec<&Value> = claims.flatten().collect();
+        let all = json!({"spec": {"resourceClaims": claims}});
+        source.facts(&self.namespace, &all).await.map_err(|error| error.to_string())
     }
 
     /// The peers.
@@ -314,10 +335,10 @@ fn seen(found: kube::Result<Option<DynamicObject>>) -> Seen {
 }
 
 /// The Events that speak of this object.
-fn about(events: Seen, of: &Object) -> Seen {
+fn about(events: Seen, kind: &str, name: &str) -> Seen {
     let is_it = |event: &&Value| {
         let regarding = &event["regarding"];
-        regarding["kind"] == of.kind && regarding["name"] == of.name.as_str()
+        regarding["kind"] == kind && regarding["name"] == name
     };
     match events {
         Seen::There(list) => {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use tensorlane_operator::findings::printable;
 use tensorlane_operator::inspect::peers::PeerRow;
 use tensorlane_operator::inspect::routes::{Matrix, PairRoute};
 
@@ -58,7 +59,7 @@ fn matrix(pairs: &[PairRoute]) -> String {
     }
     for (reason, count) in reasons {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{count} x {reason}");
+        let _ = writeln!(text, "{count} x {}", printable(&reason));
     }
     text
 }
@@ -71,7 +72,7 @@ fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..headings.len()).map(wide).collect();
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        printable(padded.collect::<Vec<_>>().join("  ").trim_end())
     };
     let mut text = line(headings.to_vec());
     for row in rows {

@@ -94,7 +94,8 @@ pub(super) struct Values {
     pod_disruption_budget: Enabled,
     /// Directories on the nodes in which sidecars find each other, for exchanges that share memory (`sameNode`).
     same_node: SameNode,
-    /// Policies on who may reach the operator and the sidecars. The cluster's network must enforce them.
+    /// Policies on who may reach the operator and the sidecars. The cluster's network must enforce them, which was never
+    /// tried: that of our test cluster does not.
     network_policy: NetworkPolicy,
     /// Has the Prometheus operator scrape operator and sidecars; its definitions must be there.
     pod_monitor: PodMonitor,
