@@ -47,6 +47,7 @@ mod settle;
 mod slots;
 mod tickets;
 mod view;
+mod weigh;
 mod write;
 
 #[cfg(test)]
@@ -67,6 +68,7 @@ pub use refusal::Refusal;
 pub use retries::{Recalled, RetryKind};
 pub use tickets::Ticket;
 pub use view::{Entry, State, Totals};
+pub use weigh::{LEASE_BYTES, NAME_BYTES, RETRY_BYTES, TICKET_BYTES};
 
 use holders::Holders;
 use idle::IdleQueue;
@@ -96,6 +98,8 @@ pub struct Ledger {
 struct Counts {
     reserved: usize,
     leases: u64,
+    /// Bytes of all names, as the limit counts them.
+    name_bytes: u64,
     bytes_reserved: u64,
     bytes_sealed: u64,
     bytes_idle: u64,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::slots::{Life, Tensor};
+use super::weigh::{LEASE_BYTES, TICKET_BYTES};
 use super::{
     Answer, Cause, Effect, Holder, Keep, Ledger, Origin, Recalled, Refusal, Retry, RetryKind, TensorId,
 };
@@ -21,6 +22,8 @@ impl Ledger {
         if let Some(by) = by {
             self.holders.admit(by, &self.limits)?;
         }
+        let claim = if by.is_some() { LEASE_BYTES } else { 0 };
+        self.admit_bytes(self.limits.tensor_bytes.saturating_add(claim))?;
         let id = self.add(Tensor::new(bytes, Life::Reserved { by }))?;
         self.counts.reserved += 1;
         self.counts.bytes_reserved += bytes;
@@ -76,6 +79,7 @@ impl Ledger {
             return Err(Refusal::CopyExists { id });
         }
         self.holders.admit(by, &self.limits)?;
+        self.admit_bytes(self.limits.tensor_bytes.saturating_add(LEASE_BYTES))?;
         let id = self.add(Tensor::new(bytes, Life::Copied { origin: origin.clone(), mapped }))?;
         self.counts.bytes_sealed += bytes;
         self.copies.insert(origin, id);
@@ -117,10 +121,11 @@ impl Ledger {
         if let Some(name) = &keep.name {
             self.check_name(name)?;
         }
-        match &keep.ticket {
-            Some(spec) => self.check_ticket(spec),
-            None => Ok(()),
+        if let Some(spec) = &keep.ticket {
+            self.check_ticket(spec)?;
         }
+        let name = keep.name.as_ref().map_or(0, |spec| self.more_for_name(spec));
+        self.admit_bytes(name + if keep.ticket.is_some() { TICKET_BYTES } else { 0 })
     }
 
     /// Seals what `check_reservation` and `check_keep` have allowed.
