@@ -157,6 +157,11 @@ impl Metadata {
         if self.is_empty() { 0 } else { texts + allocated(16 + size_of_val(self.entries())) }
     }
 
+    /// Bytes of all keys and values.
+    pub fn text_bytes(&self) -> usize {
+        self.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
     /// Returns whether two are one value in memory; those without entries are.
     pub fn is_same(&self, other: &Metadata) -> bool {
         match (&self.0, &other.0) {

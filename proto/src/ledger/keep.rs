@@ -16,7 +16,7 @@ impl Ledger {
     ) -> Result<Answer, Refusal> {
         self.check_owned(id)?;
         self.check_name(spec)?;
-        self.admit_bytes(self.more_for_name(spec))?;
+        self.admit_entry(self.more_for_name(spec))?;
         Ok(Answer::Named { replaced: self.add_name(id, &spec.name, effects) })
     }
 
@@ -39,7 +39,7 @@ impl Ledger {
         if self.names.len() + new > limit {
             return Err(Refusal::TooManyNames { limit });
         }
-        self.admit_bytes(items.iter().map(|(_, spec)| self.more_for_name(spec)).sum())?;
+        self.admit_entry(items.iter().map(|(_, spec)| self.more_for_name(spec)).sum())?;
         let mut lost = Vec::new();
         for (id, NameSpec { name, .. }) in items {
             let before = self.give_name(id, &name);
@@ -62,7 +62,7 @@ impl Ledger {
     pub(super) fn issue_ticket(&mut self, id: TensorId, spec: TicketSpec) -> Result<Answer, Refusal> {
         self.check_owned(id)?;
         self.check_ticket(&spec)?;
-        self.admit_bytes(TICKET_BYTES)?;
+        self.admit_entry(TICKET_BYTES)?;
         Ok(Answer::TicketIssued { deadline: self.add_ticket(id, spec) })
     }
 

@@ -128,14 +128,14 @@ impl Ledger {
     /// when the event is refused.
     ///
     /// # Errors
-    /// A [`Refusal`] that says why not; the event has then changed nothing.
+    /// A [`Refusal`] that says why not; the event has then changed nothing, but that idle copies may have made room in vain.
     pub fn apply(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
         self.settle(now, effects);
         match event {
-            Event::Reserve { by, bytes, retry } => self.reserve(by, bytes, retry),
+            Event::Reserve { by, bytes, retry } => self.reserve(by, bytes, retry, effects),
             Event::Seal { by, id, keep, retry } => self.seal(by, id, keep, retry, effects),
             Event::Abort { by, id } => self.abort(by, id, effects),
-            Event::CopyIn { origin, bytes, by, mapped } => self.copy_in(origin, bytes, by, mapped),
+            Event::CopyIn { origin, bytes, by, mapped } => self.copy_in(origin, bytes, by, mapped, effects),
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count, effects),
             Event::Name { id, name } => self.name(id, &name, effects),

@@ -37,7 +37,7 @@ impl Ledger {
             return Err(Refusal::TooManyNames { limit });
         }
         let names = name_bytes(&stamped) + name_bytes(&name);
-        self.admit_bytes(names.saturating_add((leaves.len() as u64).saturating_mul(LEASE_BYTES)))?;
+        self.admit_entry(names.saturating_add((leaves.len() as u64).saturating_mul(LEASE_BYTES)))?;
 
         let by = Holder::Manifest(manifest);
         for &leaf in &leaves {

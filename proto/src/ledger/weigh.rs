@@ -3,7 +3,7 @@
 //! Every event that adds an entry is admitted first. Events that take entries away are never refused. What forgets its oldest by
 //! itself (the journal, remembered requests) has limits of its own and is not counted here.
 
-use super::{Ledger, NameSpec, Refusal, TensorName};
+use super::{Effect, Ledger, NameSpec, Refusal, TensorName};
 
 /// Bytes of a lease or reservation: the first of its holder on a tensor. A table doubles, and for a moment has its half beside it.
 pub const LEASE_BYTES: u64 = 96;
@@ -32,7 +32,26 @@ impl Ledger {
         tensors.saturating_add(leases).saturating_add(tickets).saturating_add(self.counts.name_bytes)
     }
 
-    /// Checks that entries of so many bytes may be added.
+    /// Checks that tensors, names or tickets of so many bytes may be added: they leave an eighth to leases, without which what is there could
+    /// not be had.
+    pub(super) fn admit_entry(&self, more: u64) -> Result<(), Refusal> {
+        let limit = self.limits.table_bytes - self.limits.table_bytes / 8;
+        let bytes = self.table_bytes().saturating_add(more);
+        if more > 0 && bytes > limit { Err(Refusal::TablesTooLarge { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Checks that a tensor and claims of so many bytes may be added, once idle copies have made room, the oldest first.
+    pub(super) fn admit_tensor(&mut self, claims: u64, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let more = self.limits.tensor_bytes.saturating_add(claims);
+        loop {
+            match self.admit_entry(more) {
+                Err(_) if self.evict_oldest(effects) => {}
+                admitted => return admitted,
+            }
+        }
+    }
+
+    /// Checks that leases of so many bytes may be added.
     pub(super) fn admit_bytes(&self, more: u64) -> Result<(), Refusal> {
         let (bytes, limit) = (self.table_bytes().saturating_add(more), self.limits.table_bytes);
         if more > 0 && bytes > limit { Err(Refusal::TablesTooLarge { bytes, limit }) } else { Ok(()) }

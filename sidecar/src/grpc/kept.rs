@@ -241,6 +241,17 @@ impl Line {
         Self { bytes, moved, since, touched: since, told: None, signal, must_hear }
     }
 
+    /// Notes that it is to have so many bytes. From none to some is a beginning: nothing stood still before.
+    fn begins(&mut self, bytes: usize) {
+        if self.bytes == 0 && bytes > 0 {
+            let now = Instant::now();
+            match &mut self.moved {
+                Some(moved) => *moved = now,
+                None => self.since = now,
+            }
+        }
+    }
+
     /// Last move, or end of a pause.
     fn last(&self) -> Instant {
         let moved = self.moved.unwrap_or(self.since);
@@ -280,6 +291,7 @@ impl Kept {
             // One that was told to go is there, as it was, until it is dropped.
             let line = lines.of.get_mut(&self.number).filter(|line| line.told.is_none());
             let Some(line) = line else { return };
+            line.begins(bytes);
             if line.bytes != bytes {
                 line.touched = Instant::now();
             }
@@ -312,7 +324,9 @@ impl Kept {
         let mut lines = self.keeps.lines.lock();
         let line = lines.of.get_mut(&self.number).filter(|line| line.told.is_none());
         line.is_some_and(|line| {
-            (line.bytes, line.touched) = (to(line.bytes), Instant::now());
+            let bytes = to(line.bytes);
+            line.begins(bytes);
+            (line.bytes, line.touched) = (bytes, Instant::now());
             true
         })
     }
@@ -416,6 +430,21 @@ mod tests {
             lines.of.remove(&number);
         }
         all
+    }
+
+    #[test]
+    fn what_kept_nothing_and_keeps_bytes_again_has_not_stood_still() {
+        let ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        for moved in [None, Some(ago)] {
+            let mut idle = line(0, moved, ago);
+            idle.begins(0);
+            assert_eq!(idle.last(), ago);
+            idle.begins(9);
+            assert!(idle.last() > ago);
+        }
+        let mut keeping = line(1, Some(ago), ago);
+        keeping.begins(9);
+        assert_eq!(keeping.last(), ago);
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(super) fn frame(
             Err(FrameError::OutOfPlace(header.kind))
         }
         verb => {
-            let call = Call::begin(exchange, link, pending, verb, header.call);
+            let call = Call::begin(exchange, link, pending, verb, header.call, &body);
             let pending_max = settings.pending_max;
             if pending.lock().len() > pending_max {
                 call.fail(&Failure::new(
@@ -138,7 +138,7 @@ fn refuse(
     if !is_call {
         return Err(FrameError::OutOfPlace(header.kind));
     }
-    Call::begin(exchange, link, pending, kind, header.call).fail(failure);
+    Call::begin(exchange, link, pending, kind, header.call, &Bytes::new()).fail(failure);
     Ok(())
 }
 

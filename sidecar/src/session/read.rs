@@ -63,6 +63,28 @@ pub(super) struct FrameReader {
     descriptors: VecDeque<(OwnedFd, u64)>,
 }
 
+/// Most bytes of a frame that gives back: the items of one call, and room.
+const GIVES_BACK_MAX: u32 = 1 << 20;
+
+/// Returns whether a frame gives back what its session has, or ends something: it makes room, so it has room always. Most of them have no
+/// answer that could refuse them.
+fn gives_back(header: &Header) -> bool {
+    let does = |kind| {
+        matches!(
+            kind,
+            SessionKind::Release
+                | SessionKind::Abort
+                | SessionKind::Unname
+                | SessionKind::SegmentMapped
+                | SessionKind::ChannelDetach
+                | SessionKind::ChannelReady
+                | SessionKind::PipeEnd
+                | SessionKind::Cancel
+        )
+    };
+    header.length <= GIVES_BACK_MAX && SessionKind::try_from(header.kind).is_ok_and(does)
+}
+
 // === impl FrameReader ===
 
 impl Default for FrameReader {
@@ -117,7 +139,11 @@ impl FrameReader {
         if length < COUNTED_FROM {
             return Ok((header, Ok(self.body(socket, length)?)));
         }
-        let admitted = requests.admit(u64::from(header.length));
+        let bytes = u64::from(header.length);
+        let admitted = match gives_back(&header) {
+            true => Ok(requests.take(bytes)),
+            false => requests.admit(bytes),
+        };
         self.until = Some(Instant::now() + BODY_WITHIN);
         let body = match admitted {
             Ok(admitted) => self.body(socket, length).map(|body| Ok(admitted.counts(body))),

@@ -78,6 +78,14 @@ impl Requests {
         self.admit_within(bytes, PATIENCE)
     }
 
+    /// Takes so many bytes whatever room there is: for what gives back, which nobody may refuse.
+    pub(super) fn take(&self, bytes: u64) -> Admitted {
+        let mut state = self.0.state.lock();
+        state.bytes = state.bytes.saturating_add(bytes);
+        drop(state);
+        Admitted { requests: self.clone(), bytes }
+    }
+
     fn admit_within(&self, bytes: u64, patience: Duration) -> Result<Admitted, Failure> {
         let Shared { limit, state, changed } = &*self.0;
         let most = if (LONG..*limit).contains(&bytes) { limit / 4 * 3 } else { *limit };
@@ -166,6 +174,16 @@ mod tests {
         assert!(requests.admit_within(1, SOON).is_err());
         assert_eq!(requests.bytes(), (64 * MIB, 64 * MIB));
         drop((long, short));
+        assert_eq!(requests.bytes().0, 0);
+    }
+
+    #[test]
+    fn what_gives_back_has_room_always_and_counts() {
+        let requests = Requests::new(0);
+        let all = requests.admit(32 * MIB).unwrap();
+        let more = requests.take(MIB);
+        assert_eq!(requests.bytes().0, 33 * MIB);
+        drop((all, more));
         assert_eq!(requests.bytes().0, 0);
     }
 
