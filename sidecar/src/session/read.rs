@@ -398,6 +398,21 @@ mod tests {
     }
 
     #[test]
+    fn a_body_that_gives_back_is_kept_without_room() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let long = v1::ReleaseRequest { ids: (0..5_000).collect(), still_mapped: Vec::new() };
+        client.write_all(&encode(SessionKind::Release.into(), 0, 7, &long)).unwrap();
+        let requests = Requests::new(0);
+        let all = requests.admit(requests.bytes().1).unwrap();
+        let (header, body) = FrameReader::default().next_counted(&sidecar, &requests).unwrap();
+        let body = body.unwrap();
+        assert_eq!((header.call, body.len()), (7, header.length as usize));
+        assert!(body.len() > COUNTED_FROM);
+        drop((all, body));
+        assert_eq!(requests.bytes().0, 0);
+    }
+
+    #[test]
     fn a_stranger_may_say_a_long_hello_and_nothing_longer() {
         let (mut client, sidecar) = UnixStream::pair().unwrap();
         let mut header = Header { length: STRANGER_BODY_MAX, kind: 1, flags: 0, call: 1 };
