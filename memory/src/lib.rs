@@ -16,12 +16,13 @@
 //! - [`inherited`]: what a dead incarnation left mapped.
 //! - [`mapping`], [`view`] and [`private`]: the client's side.
 //! - [`ring`]: messages of one writer for many readers.
-//! - [`passing`], [`watcher`], [`fork`], [`limits`], [`affinity`], [`copy`]: what the kernel offers, made safe.
+//! - [`passing`], [`watcher`], [`fork`], [`heap`], [`limits`], [`affinity`], [`copy`]: what the kernel offers, made safe.
 
 pub mod affinity;
 pub mod arena;
 pub mod copy;
 pub mod fork;
+pub mod heap;
 pub mod inherited;
 pub mod limits;
 pub mod mapping;

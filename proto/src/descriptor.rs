@@ -3,6 +3,7 @@
 //! Metadata is the user's: the exchange keeps it, bounds it and reads nothing into it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -15,7 +16,7 @@ pub const MAX_METADATA_ENTRIES: usize = 64;
 pub const MAX_METADATA_KEY_BYTES: usize = 128;
 /// The most bytes of a metadata value.
 pub const MAX_METADATA_VALUE_BYTES: usize = 4096;
-/// The most bytes of all keys and values together. Each tensor of a ledger may cost that much of its heap.
+/// The most bytes of all keys and values together.
 pub const MAX_METADATA_BYTES: usize = 16 * 1024;
 
 /// Layout, device and metadata: a tensor but for its bytes.
@@ -77,9 +78,15 @@ pub enum MetadataError {
     },
 }
 
-/// The user's words about a tensor, sorted by key, within the limits.
+/// The user's words about a tensor, sorted by key, within the limits. Clones share one value, which never changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Metadata(BTreeMap<String, String>);
+pub struct Metadata(Option<Arc<Entries>>);
+
+/// Keys and values, sorted by key. At least one.
+type Entries = [(Box<str>, Box<str>)];
+
+/// Bytes that an allocation costs at least, and the unit in which it grows.
+const ALLOCATION_BYTES: usize = 32;
 
 impl Metadata {
     /// Takes entries until one goes over a limit; what comes after it is not looked at.
@@ -107,33 +114,67 @@ impl Metadata {
             }
             taken.insert(key, value);
         }
-        Ok(Metadata(taken))
+        Ok(Metadata::sorted(taken))
+    }
+
+    fn sorted(entries: BTreeMap<String, String>) -> Metadata {
+        if entries.is_empty() {
+            return Metadata::default();
+        }
+        Metadata(Some(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect()))
+    }
+
+    fn entries(&self) -> &Entries {
+        self.0.as_deref().unwrap_or_default()
     }
 
     /// The value of a key.
     pub fn value(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str)
-    }
-
-    /// All entries, as they are kept.
-    pub(crate) const fn entries(&self) -> &BTreeMap<String, String> {
-        &self.0
+        let entries = self.entries();
+        let at = entries.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
+        entries.get(at).map(|(_, value)| &**value)
     }
 
     /// All entries, sorted by key.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+        self.entries().iter().map(|(key, value)| (&**key, &**value))
     }
 
     /// The number of entries.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.entries().len()
     }
 
     /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
+
+    /// Bytes of memory that the value takes, however many share it: 0 where there is no entry. An estimate from above.
+    pub fn heap_bytes(&self) -> usize {
+        let texts = self.iter().map(|(key, value)| allocated(key.len()) + allocated(value.len()));
+        let texts: usize = texts.sum();
+        if self.is_empty() { 0 } else { texts + allocated(16 + size_of_val(self.entries())) }
+    }
+
+    /// Bytes of all keys and values.
+    pub fn text_bytes(&self) -> usize {
+        self.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
+    /// Returns whether two are one value in memory; those without entries are.
+    pub fn is_same(&self, other: &Metadata) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Bytes that an allocation of so many costs.
+fn allocated(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(ALLOCATION_BYTES) }
 }
 
 /// The bytes of an entry, if it is within its own limits.
@@ -165,6 +206,25 @@ mod tests {
         assert!(Metadata::new([("k".repeat(128), "v".repeat(4096))]).is_ok());
         let exact = 16 * 1024 - 4 * 7;
         assert!(Metadata::new(entries(4, exact / 4)).is_ok());
+    }
+
+    #[test]
+    fn clones_share_one_value_and_equal_ones_need_not() {
+        let one = Metadata::new([("b", "2"), ("a", "1")]).unwrap();
+        let other = Metadata::new([("a", "1"), ("b", "2")]).unwrap();
+        assert_eq!(one, other);
+        assert!(one.is_same(&one.clone()) && !one.is_same(&other));
+        assert!(Metadata::default().is_same(&Metadata::new(entries(0, 0)).unwrap()));
+        assert_eq!((one.value("b"), one.value("c")), (Some("2"), None));
+    }
+
+    #[test]
+    fn the_memory_of_metadata_is_at_least_that_of_their_texts() {
+        assert_eq!(Metadata::default().heap_bytes(), 0);
+        let small = Metadata::new([("k", "v")]).unwrap();
+        assert_eq!(small.heap_bytes(), 64 + 2 * ALLOCATION_BYTES);
+        let large = Metadata::new(entries(4, 4000)).unwrap();
+        assert!((4 * 4007..4 * 4200).contains(&large.heap_bytes()), "{}", large.heap_bytes());
     }
 
     #[test]

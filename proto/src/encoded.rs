@@ -5,11 +5,11 @@
 //!
 //! [`generated`]: crate::generated
 
-use bytes::Bytes;
-use prost::encoding::{btree_map, string};
+use bytes::{Bytes, BytesMut};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use prost::{Message, Oneof};
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, Metadata};
 use crate::generated as v1;
 
 /// The number of `metadata` in a [`v1::Descriptor`].
@@ -17,19 +17,45 @@ const METADATA: u32 = 6;
 
 /// A [`v1::Descriptor`]: equal descriptors are equal bytes, with metadata in the order of its keys.
 pub fn descriptor(descriptor: &Descriptor) -> Bytes {
-    let message = v1::Descriptor::without_metadata(descriptor);
-    let mut encoded = message.encode_to_vec();
-    let entries = descriptor.metadata.entries();
-    btree_map::encode(
-        string::encode,
-        string::encoded_len,
-        string::encode,
-        string::encoded_len,
-        METADATA,
-        entries,
-        &mut encoded,
-    );
-    encoded.into()
+    with_metadata(&without_metadata(descriptor), &descriptor.metadata)
+}
+
+/// A [`v1::Descriptor`] without its metadata: what is apart for each tensor where many share their metadata.
+pub fn without_metadata(descriptor: &Descriptor) -> Bytes {
+    v1::Descriptor::without_metadata(descriptor).encode_to_vec().into()
+}
+
+/// The same as [`descriptor`], made of a descriptor [`without_metadata`] and metadata.
+pub fn with_metadata(descriptor: &Bytes, metadata: &Metadata) -> Bytes {
+    if metadata.is_empty() {
+        return descriptor.clone();
+    }
+    let entry_bytes = |(key, value)| text_bytes(1, key) + text_bytes(2, value);
+    let entries = metadata.iter().map(entry_bytes);
+    let bytes: usize =
+        entries.map(|bytes| key_len(METADATA) + encoded_len_varint(bytes as u64) + bytes).sum();
+    let mut encoded = BytesMut::with_capacity(descriptor.len() + bytes);
+    encoded.extend_from_slice(descriptor);
+    for (key, value) in metadata.iter() {
+        encode_key(METADATA, WireType::LengthDelimited, &mut encoded);
+        encode_varint(entry_bytes((key, value)) as u64, &mut encoded);
+        put_text(1, key, &mut encoded);
+        put_text(2, value, &mut encoded);
+    }
+    encoded.freeze()
+}
+
+/// Bytes of a field of an entry; one that is empty is left out.
+fn text_bytes(field: u32, text: &str) -> usize {
+    if text.is_empty() { 0 } else { key_len(field) + encoded_len_varint(text.len() as u64) + text.len() }
+}
+
+fn put_text(field: u32, text: &str, to: &mut BytesMut) {
+    if !text.is_empty() {
+        encode_key(field, WireType::LengthDelimited, to);
+        encode_varint(text.len() as u64, to);
+        to.extend_from_slice(text.as_bytes());
+    }
 }
 
 /// [`v1::Acquired`].
@@ -146,7 +172,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::descriptor::Metadata;
     use crate::device::Device;
     use crate::dtype::DType;
     use crate::layout::{Layout, Shape};

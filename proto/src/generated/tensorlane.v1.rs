@@ -1318,6 +1318,25 @@ pub struct StatusResponse {
     /// Those that keep the most bytes of the arena, the largest first; a few of them.
     #[prost(message, repeated, tag = "15")]
     pub holders: ::prost::alloc::vec::Vec<HolderStatus>,
+    /// Bytes of its tables, beside the arena; absent from a sidecar that does not count them.
+    #[prost(message, optional, tag = "16")]
+    pub tables: ::core::option::Option<TablesStatus>,
+}
+/// Bytes of tables that a sidecar keeps in memory beside its arena, and the most that they may take; parts of `arena.base`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TablesStatus {
+    /// Metadata of tensors, each value once however many tensors have it.
+    #[prost(uint64, tag = "1")]
+    pub metadata: u64,
+    /// The most of these.
+    #[prost(uint64, tag = "2")]
+    pub metadata_max: u64,
+    /// Tensors, leases, names and tickets.
+    #[prost(uint64, tag = "3")]
+    pub ledger: u64,
+    /// The most of these.
+    #[prost(uint64, tag = "4")]
+    pub ledger_max: u64,
 }
 /// Ask for the peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,12 +1,14 @@
 //! Leases: taken, given back, and had for a ticket.
 
 use super::slots::Life;
+use super::weigh::LEASE_BYTES;
 use super::{Answer, Cause, Effect, Holder, Ledger, Recalled, Refusal, Retry, RetryKind, TensorId, TicketId};
 
 impl Ledger {
     pub(super) fn lease(&mut self, by: Holder, id: TensorId) -> Result<Answer, Refusal> {
         self.check_sealed(id)?;
         self.holders.admit(by, &self.limits)?;
+        self.admit_bytes(self.more_for_lease(by, id))?;
         Ok(Answer::Leased { held: self.add_lease(by, id) })
     }
 
@@ -18,6 +20,7 @@ impl Ledger {
         }
         if !names.is_empty() {
             self.holders.admit_many(by, names.len() as u64, &self.limits)?;
+            self.admit_bytes(names.iter().map(|(_, id)| self.more_for_lease(by, *id)).sum())?;
         }
         for (_, id) in &names {
             self.add_lease(by, *id);
@@ -63,6 +66,7 @@ impl Ledger {
         }
         let id = self.tickets.find(ticket).ok_or(Refusal::TicketUnknown)?.tensor;
         self.holders.admit(by, &self.limits)?;
+        self.admit_bytes(self.more_for_lease(by, id))?;
         // The lease comes first: nothing is without a keeper in between.
         self.add_lease(by, id);
         if self.tickets.spend(ticket)
@@ -72,6 +76,11 @@ impl Ledger {
         }
         self.remember(retry, kind, Some(by), id);
         Ok(Answer::Redeemed { id, again: false })
+    }
+
+    /// Bytes that a lease adds: none where the holder has one of this tensor.
+    fn more_for_lease(&self, by: Holder, id: TensorId) -> u64 {
+        if self.holders.leases(by, id) > 0 { 0 } else { LEASE_BYTES }
     }
 
     /// The bytes of a sealed tensor.

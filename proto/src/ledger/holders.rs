@@ -18,6 +18,8 @@ pub(super) struct Holders {
     /// The table of one that was forgotten, for the next: whoever takes and gives one lease at a time costs no memory
     /// call.
     spare: HashMap<TensorId, Held, BuildMix>,
+    /// Entries in the tables of all holders.
+    claimed: u64,
     away: Deadlines<Holder>,
 }
 
@@ -41,6 +43,11 @@ pub(super) struct Held {
 }
 
 impl Holders {
+    /// Tensors that holders lease or reserve, each as often as it has holders.
+    pub(super) const fn claimed(&self) -> u64 {
+        self.claimed
+    }
+
     /// Checks whether this holder may have a further claim.
     pub(super) fn admit(&self, by: Holder, limits: &Limits) -> Result<(), Refusal> {
         self.admit_many(by, 1, limits)
@@ -66,7 +73,8 @@ impl Holders {
         let standing = self.standing(by);
         standing.claims += 1;
         standing.bytes += bytes;
-        standing.held.insert(id, Held { leases: 0, reserving: true });
+        let before = standing.held.insert(id, Held { leases: 0, reserving: true });
+        self.claimed += u64::from(before.is_none());
     }
 
     /// The reservation becomes a lease.
@@ -86,6 +94,7 @@ impl Holders {
         {
             standing.claims -= 1;
             standing.bytes -= bytes;
+            self.claimed -= 1;
             self.forget_if_idle(by);
         }
     }
@@ -97,10 +106,12 @@ impl Holders {
         standing.leases += 1;
         let held = standing.held.entry(id).or_default();
         held.leases += 1;
-        if held.leases == 1 {
+        let leases = held.leases;
+        if leases == 1 {
             standing.bytes += bytes;
+            self.claimed += 1;
         }
-        held.leases
+        leases
     }
 
     /// Fewer leases: how many it then has of this tensor, or how many it has if that is not enough.
@@ -114,6 +125,7 @@ impl Holders {
         if left == 0 {
             standing.held.remove(&id);
             standing.bytes -= bytes;
+            self.claimed -= 1;
             self.forget_if_idle(by);
         }
         Ok(left)
@@ -122,6 +134,7 @@ impl Holders {
     /// Ends a holder. Returns all that it had, by id, so that equal histories have equal effects.
     pub(super) fn gone(&mut self, holder: Holder) -> Vec<(TensorId, Held)> {
         let Some(standing) = self.known.remove(&holder) else { return Vec::new() };
+        self.claimed -= standing.held.len() as u64;
         if let Some(until) = standing.away {
             self.away.remove(until, holder);
         }

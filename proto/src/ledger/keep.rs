@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 
 use super::slots::Life;
+use super::weigh::{TICKET_BYTES, name_bytes};
 use super::{Answer, Cause, Effect, Ledger, Millis, NameSpec, Refusal, TensorId, TensorName, TicketSpec};
 
 impl Ledger {
@@ -15,6 +16,7 @@ impl Ledger {
     ) -> Result<Answer, Refusal> {
         self.check_owned(id)?;
         self.check_name(spec)?;
+        self.admit_entry(self.more_for_name(spec))?;
         Ok(Answer::Named { replaced: self.add_name(id, &spec.name, effects) })
     }
 
@@ -37,6 +39,7 @@ impl Ledger {
         if self.names.len() + new > limit {
             return Err(Refusal::TooManyNames { limit });
         }
+        self.admit_entry(items.iter().map(|(_, spec)| self.more_for_name(spec)).sum())?;
         let mut lost = Vec::new();
         for (id, NameSpec { name, .. }) in items {
             let before = self.give_name(id, &name);
@@ -50,6 +53,7 @@ impl Ledger {
 
     pub(super) fn unname(&mut self, name: TensorName, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
         let Some(id) = self.names.remove(&name) else { return Err(Refusal::NameUnknown { name }) };
+        self.counts.name_bytes -= name_bytes(&name);
         self.journal.note(&name, Some(id), None, &self.limits);
         self.drop_name(id, &name, Cause::Unnamed, effects);
         Ok(Answer::Unnamed { id })
@@ -58,6 +62,7 @@ impl Ledger {
     pub(super) fn issue_ticket(&mut self, id: TensorId, spec: TicketSpec) -> Result<Answer, Refusal> {
         self.check_owned(id)?;
         self.check_ticket(&spec)?;
+        self.admit_entry(TICKET_BYTES)?;
         Ok(Answer::TicketIssued { deadline: self.add_ticket(id, spec) })
     }
 
@@ -119,6 +124,7 @@ impl Ledger {
             Entry::Occupied(mut found) => Some(found.insert(id)),
             Entry::Vacant(free) => {
                 free.insert(id);
+                self.counts.name_bytes += name_bytes(name);
                 None
             }
         };

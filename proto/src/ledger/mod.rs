@@ -47,6 +47,7 @@ mod settle;
 mod slots;
 mod tickets;
 mod view;
+mod weigh;
 mod write;
 
 #[cfg(test)]
@@ -67,6 +68,7 @@ pub use refusal::Refusal;
 pub use retries::{Recalled, RetryKind};
 pub use tickets::Ticket;
 pub use view::{Entry, State, Totals};
+pub use weigh::{LEASE_BYTES, NAME_BYTES, RETRY_BYTES, TICKET_BYTES};
 
 use holders::Holders;
 use idle::IdleQueue;
@@ -96,6 +98,8 @@ pub struct Ledger {
 struct Counts {
     reserved: usize,
     leases: u64,
+    /// Bytes of all names, as the limit counts them.
+    name_bytes: u64,
     bytes_reserved: u64,
     bytes_sealed: u64,
     bytes_idle: u64,
@@ -124,14 +128,14 @@ impl Ledger {
     /// when the event is refused.
     ///
     /// # Errors
-    /// A [`Refusal`] that says why not; the event has then changed nothing.
+    /// A [`Refusal`] that says why not; the event has then changed nothing, but that idle copies may have made room in vain.
     pub fn apply(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
         self.settle(now, effects);
         match event {
-            Event::Reserve { by, bytes, retry } => self.reserve(by, bytes, retry),
+            Event::Reserve { by, bytes, retry } => self.reserve(by, bytes, retry, effects),
             Event::Seal { by, id, keep, retry } => self.seal(by, id, keep, retry, effects),
             Event::Abort { by, id } => self.abort(by, id, effects),
-            Event::CopyIn { origin, bytes, by, mapped } => self.copy_in(origin, bytes, by, mapped),
+            Event::CopyIn { origin, bytes, by, mapped } => self.copy_in(origin, bytes, by, mapped, effects),
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count, effects),
             Event::Name { id, name } => self.name(id, &name, effects),

@@ -6,6 +6,7 @@
 use std::ops::Bound;
 
 use super::slots::Life;
+use super::weigh::{LEASE_BYTES, name_bytes};
 use super::{Answer, Cause, Effect, Holder, Ledger, Publication, Refusal, TensorId, TensorName};
 
 /// Separates a name from the number of its version.
@@ -35,6 +36,8 @@ impl Ledger {
         if self.names.len().saturating_add(2) > limit {
             return Err(Refusal::TooManyNames { limit });
         }
+        let names = name_bytes(&stamped) + name_bytes(&name);
+        self.admit_entry(names.saturating_add((leaves.len() as u64).saturating_mul(LEASE_BYTES)))?;
 
         let by = Holder::Manifest(manifest);
         for &leaf in &leaves {

@@ -174,6 +174,17 @@ pub enum Refusal {
         /// [`Limits::tensors`](super::Limits::tensors).
         limit: usize,
     },
+    /// The tables of the ledger are full.
+    #[error(
+        "the tables of tensors, leases, names and tickets would take {bytes} bytes, and may take {limit} (a quarter of \
+         arena.base): release or unname some, or raise arena.base"
+    )]
+    TablesTooLarge {
+        /// Bytes that they would take.
+        bytes: u64,
+        /// [`Limits::table_bytes`](super::Limits::table_bytes).
+        limit: u64,
+    },
     /// Bytes of all tensors are counted in 64 bits.
     #[error("{bytes} more bytes cannot be counted")]
     TooManyBytes {
@@ -240,6 +251,7 @@ impl Refusal {
             Self::RetryMismatch { .. } => "RETRY_MISMATCH",
             Self::RetryLapsed { .. } => "RETRY_LAPSED",
             Self::TooManyTensors { .. } => "TOO_MANY_TENSORS",
+            Self::TablesTooLarge { .. } => "TABLES_TOO_LARGE",
             Self::TooManyBytes { .. } => "TOO_MANY_BYTES",
             Self::TooManyHolders { .. } => "TOO_MANY_HOLDERS",
             Self::TooManyLeases { .. } => "TOO_MANY_LEASES",

@@ -80,6 +80,15 @@ impl Ledger {
         Answer::Evicted { tensors, bytes }
     }
 
+    /// Frees the copy that is idle for longest. Returns whether there was one.
+    pub(super) fn evict_oldest(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let oldest = self.oldest_idle();
+        if let Some((id, _)) = oldest {
+            self.free(id, Cause::Evicted, effects);
+        }
+        oldest.is_some()
+    }
+
     /// A copy does not outlive its leases from now on.
     pub(super) fn end_copy(&mut self, id: TensorId, effects: &mut Vec<Effect>) {
         let Some(tensor) = self.slots.get_mut(id) else { return };

@@ -20,6 +20,8 @@ const PEER: Holder = Holder::Peer(PeerSlot(1));
 
 const LIMITS: Limits = Limits {
     tensors: 5,
+    tensor_bytes: 150,
+    table_bytes: 1 << 20,
     holders: 3,
     leases_per_holder: 4,
     names: 2,

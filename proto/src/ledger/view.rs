@@ -64,6 +64,8 @@ pub struct Totals {
     pub names: usize,
     /// Live tickets.
     pub tickets: usize,
+    /// Bytes of the tables of tensors, leases, names and tickets, as [`Limits::table_bytes`] counts them.
+    pub table_bytes: u64,
     /// Bytes being written.
     pub bytes_reserved: u64,
     /// Bytes that are final, copies included.
@@ -210,6 +212,7 @@ impl Ledger {
             leases: self.counts.leases,
             names: self.names.len(),
             tickets: self.tickets.len(),
+            table_bytes: self.table_bytes(),
             bytes_reserved: self.counts.bytes_reserved,
             bytes_sealed: self.counts.bytes_sealed,
             bytes_idle: self.counts.bytes_idle,

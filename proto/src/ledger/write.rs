@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::slots::{Life, Tensor};
+use super::weigh::{LEASE_BYTES, TICKET_BYTES};
 use super::{
     Answer, Cause, Effect, Holder, Keep, Ledger, Origin, Recalled, Refusal, Retry, RetryKind, TensorId,
 };
@@ -13,6 +14,7 @@ impl Ledger {
         by: Option<Holder>,
         bytes: u64,
         retry: Option<Retry>,
+        effects: &mut Vec<Effect>,
     ) -> Result<Answer, Refusal> {
         let kind = RetryKind::Reserve { bytes };
         if let Some(first) = self.repeated(retry, by, |first, _| first == kind)? {
@@ -21,6 +23,8 @@ impl Ledger {
         if let Some(by) = by {
             self.holders.admit(by, &self.limits)?;
         }
+        let claim = if by.is_some() { LEASE_BYTES } else { 0 };
+        self.admit_tensor(claim, effects)?;
         let id = self.add(Tensor::new(bytes, Life::Reserved { by }))?;
         self.counts.reserved += 1;
         self.counts.bytes_reserved += bytes;
@@ -71,11 +75,13 @@ impl Ledger {
         bytes: u64,
         by: Holder,
         mapped: bool,
+        effects: &mut Vec<Effect>,
     ) -> Result<Answer, Refusal> {
         if let Some(&id) = self.copies.get(&origin) {
             return Err(Refusal::CopyExists { id });
         }
         self.holders.admit(by, &self.limits)?;
+        self.admit_tensor(LEASE_BYTES, effects)?;
         let id = self.add(Tensor::new(bytes, Life::Copied { origin: origin.clone(), mapped }))?;
         self.counts.bytes_sealed += bytes;
         self.copies.insert(origin, id);
@@ -117,10 +123,11 @@ impl Ledger {
         if let Some(name) = &keep.name {
             self.check_name(name)?;
         }
-        match &keep.ticket {
-            Some(spec) => self.check_ticket(spec),
-            None => Ok(()),
+        if let Some(spec) = &keep.ticket {
+            self.check_ticket(spec)?;
         }
+        let name = keep.name.as_ref().map_or(0, |spec| self.more_for_name(spec));
+        self.admit_entry(name + if keep.ticket.is_some() { TICKET_BYTES } else { 0 })
     }
 
     /// Seals what `check_reservation` and `check_keep` have allowed.

@@ -2,8 +2,9 @@
 //! anew each time they are asked for. Slow and obvious on purpose; it shares no code with the ledger but its vocabulary.
 
 use tensorlane_proto::ledger::{
-    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Publication, Recalled,
-    Refusal, Retry, RetryId, RetryKind, TensorId, TensorName, TicketId, TicketSpec, Totals,
+    Answer, Cause, Effect, Event, Holder, Keep, LEASE_BYTES, Limits, Millis, NAME_BYTES, NameSpec, Origin,
+    Publication, Recalled, Refusal, Retry, RetryId, RetryKind, TICKET_BYTES, TensorId, TensorName, TicketId,
+    TicketSpec, Totals,
 };
 
 pub(crate) struct Model {
@@ -616,6 +617,19 @@ impl Model {
         all
     }
 
+    fn table_bytes(&self) -> u64 {
+        let mut claims = self.leases.clone();
+        claims.extend(self.tensors.iter().filter_map(|tensor| match tensor.kind {
+            Kind::Reserved(Some(by)) => Some((by, tensor.id)),
+            _ => None,
+        }));
+        claims.sort();
+        claims.dedup();
+        let names: u64 = self.names.iter().map(|(name, _)| NAME_BYTES + name.as_str().len() as u64).sum();
+        let tensors = self.tensors.len() as u64 * self.limits.tensor_bytes;
+        tensors + claims.len() as u64 * LEASE_BYTES + names + self.tickets.len() as u64 * TICKET_BYTES
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         let reserved = |tensor: &&Tensor| matches!(tensor.kind, Kind::Reserved(_));
         let sealed = |tensor: &&Tensor| !matches!(tensor.kind, Kind::Reserved(_));
@@ -631,6 +645,7 @@ impl Model {
             leases: self.leases.len() as u64,
             names: self.names.len(),
             tickets: self.tickets.len(),
+            table_bytes: self.table_bytes(),
             bytes_reserved: self.tensors.iter().filter(reserved).map(|tensor| tensor.bytes).sum(),
             bytes_sealed: self.tensors.iter().filter(sealed).map(|tensor| tensor.bytes).sum(),
             bytes_idle: self

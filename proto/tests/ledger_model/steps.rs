@@ -60,6 +60,8 @@ pub(crate) fn limits(dice: &mut Dice) -> Limits {
     if dice.percent(50) {
         return Limits {
             tensors: 25,
+            tensor_bytes: 150,
+            table_bytes: u64::MAX,
             holders: 10,
             leases_per_holder: 40,
             names: 10,
@@ -72,6 +74,8 @@ pub(crate) fn limits(dice: &mut Dice) -> Limits {
     }
     Limits {
         tensors: 4 + dice.roll(8) as usize,
+        tensor_bytes: 150,
+        table_bytes: u64::MAX,
         holders: 2 + dice.roll(5) as usize,
         leases_per_holder: 1 + dice.roll(6),
         names: 1 + dice.roll(4) as usize,

@@ -11,7 +11,7 @@ use tensorlane_memory::limits::memory_limit;
 use tensorlane_memory::{Arena, ArenaOptions};
 use tensorlane_proto::crd::GpuMode;
 use tensorlane_proto::identity::{Fingerprint, Incarnation};
-use tensorlane_proto::ledger::{Limits, Millis};
+use tensorlane_proto::ledger::{Limits, Millis, RETRY_BYTES};
 
 use super::drain::Left;
 use super::error::{RunError, io};
@@ -24,7 +24,7 @@ use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
 use crate::identity::Keyring;
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
-use crate::session::{SessionServer, SessionSettings};
+use crate::session::{Requests, SessionServer, SessionSettings};
 use crate::store::{Keeper, Me, Store, StoreSettings};
 use crate::threads::Threads;
 use crate::unread::Unread;
@@ -34,8 +34,11 @@ use crate::workers::{THREADS_MAX, Workers};
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 /// Changes of names that are remembered for those who watch names.
 const NAME_CHANGES: usize = 1 << 17;
-/// Bytes of these changes, of `arena.base`.
+/// Bytes of these changes at most, of `arena.base`.
 const NAME_CHANGE_BYTES: u64 = 16 << 20;
+/// Bytes that a tensor takes in the tables of ledger and store: its entries there, its reference, its descriptor, and what its
+/// block takes. Measured as the growth of the process, and a third more.
+const TENSOR_BYTES: u64 = 1_024;
 /// Peers and sessions that the ledger remembers as holders, beyond those that the limits allow at a time.
 const SPARE_HOLDERS: usize = 1 << 10;
 
@@ -94,6 +97,7 @@ impl Parts {
             exchange_settings(config, fingerprint),
         );
         let unread = Unread::new(config.limits.unread_bytes);
+        let requests = Requests::new(config.arena.request_bytes());
         let peers = peering::start(config, keyring, &exchange, &unread, metrics)?;
         let sessions = SessionServer::start(
             SessionSettings {
@@ -102,6 +106,7 @@ impl Parts {
                 pending_max: config.limits.pending_requests,
                 strangers_max: config.limits.strangers,
                 unread: unread.clone(),
+                requests: requests.clone(),
                 map_deadline: config.deadlines.map,
                 takes_gpu: config.gpu.mode != GpuMode::None,
             },
@@ -111,6 +116,7 @@ impl Parts {
         );
         let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
         scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread, threads);
+        scrape::register_requests(metrics, requests);
         Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, unread, _locks: locks })
     }
 
@@ -201,23 +207,32 @@ fn start_store(
     let settings = StoreSettings {
         limits: Limits {
             tensors: config.limits.tensors,
+            tensor_bytes: TENSOR_BYTES,
+            table_bytes: config.arena.table_bytes(),
             holders: config.limits.sessions + config.peers.max + SPARE_HOLDERS,
             leases_per_holder: config.limits.leases_per_session as u64,
             names: config.limits.names,
             name_changes: NAME_CHANGES,
-            name_change_bytes: NAME_CHANGE_BYTES,
+            name_change_bytes: NAME_CHANGE_BYTES.min(config.arena.remembered_bytes()),
             tickets: config.limits.tickets,
-            // One for the reservation and one for the seal: a put is never forgotten while its tensor lives.
-            retries: config.limits.tensors.saturating_mul(2),
+            retries: remembered_requests(config),
             copy_idle: Millis(u64::try_from(config.gc.copy_idle.as_millis()).unwrap_or(u64::MAX)),
         },
         ticket_ttl: config.gc.ticket_ttl,
         lease_grace: config.gc.lease_grace,
+        metadata_bytes: config.arena.metadata_bytes(),
     };
     let store = Store::new(me, settings, Arc::clone(&arena), Clock::start());
     // It is set once, here.
     let _ = told.set(Arc::downgrade(&store));
     Ok((arena, store))
+}
+
+/// Requests that are remembered: two for each tensor, of its reservation and its seal, within their bytes. Beyond those the oldest
+/// one is forgotten, of tens of thousands.
+fn remembered_requests(config: &Config) -> usize {
+    let fit = usize::try_from(config.arena.remembered_bytes() / RETRY_BYTES).unwrap_or(usize::MAX);
+    config.limits.tensors.saturating_mul(2).min(fit)
 }
 
 /// Makes a directory this sidecar's own, for as long as the result lives: two in one would take each other's clients.

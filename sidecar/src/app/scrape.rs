@@ -9,11 +9,11 @@ use prometheus::IntCounter;
 use crate::exchange::Exchange;
 use crate::metrics::label::{
     AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
-    NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, Wait, Way,
+    NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, TableKind, Wait, Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::peer::{Counters, Peers};
-use crate::session::SessionServer;
+use crate::session::{Requests, SessionServer};
 use crate::threads::Threads;
 use crate::unread::Unread;
 
@@ -56,6 +56,15 @@ pub(super) fn register(
             }
         }));
     }
+}
+
+/// Tells the metrics of the budget of requests.
+pub(super) fn register_requests(metrics: &Metrics, requests: Requests) {
+    metrics.on_scrape(Box::new(move |metrics| {
+        let (bytes, max) = requests.bytes();
+        metrics.ledger.tables.at((TableKind::Requests,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        metrics.ledger.tables_max.at((TableKind::Requests,)).set(i64::try_from(max).unwrap_or(i64::MAX));
+    }));
 }
 
 /// Counts of the store that were shown before: the metric gets what came since.
@@ -106,6 +115,14 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     let (queued, moving) = exchange.staging();
     metrics.staging.show(queued, moving);
     metrics.ledger.journal.set(i64::try_from(store.journal_bytes()).unwrap_or(i64::MAX));
+    let tables = store.tables();
+    for (table, bytes, max) in [
+        (TableKind::Metadata, tables.metadata, tables.metadata_max),
+        (TableKind::Ledger, tables.ledger, tables.ledger_max),
+    ] {
+        metrics.ledger.tables.at((table,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        metrics.ledger.tables_max.at((table,)).set(i64::try_from(max).unwrap_or(i64::MAX));
+    }
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
     metrics.ledger.show(&Live {

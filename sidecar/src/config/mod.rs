@@ -121,6 +121,33 @@ pub struct Arena {
     pub base: u64,
 }
 
+impl Arena {
+    /// Bytes that the tables of tensors, leases, names and tickets may take: a quarter of the base.
+    pub fn table_bytes(&self) -> u64 {
+        self.counted_base() / 4
+    }
+
+    /// Bytes that the metadata of tensors may take: an eighth of the base.
+    pub fn metadata_bytes(&self) -> u64 {
+        self.counted_base() / 8
+    }
+
+    /// Bytes that requests of sessions may take while they come, wait or run: an eighth of the base.
+    pub fn request_bytes(&self) -> u64 {
+        self.counted_base() / 8
+    }
+
+    /// Bytes that remembered requests may take, and changes of names as many: a sixteenth of the base.
+    pub fn remembered_bytes(&self) -> u64 {
+        self.counted_base() / 16
+    }
+
+    /// The base, or 16 MiB: who says less gives the process less than it has when nothing happens.
+    fn counted_base(&self) -> u64 {
+        self.base.max(16 << 20)
+    }
+}
+
 /// State that outlives a restart of the container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {

@@ -23,7 +23,12 @@ pub(crate) fn alone() -> (Arc<Exchange>, Workers, Arc<Metrics>) {
     let arena = Arena::start(options, Arc::new(|| {})).unwrap();
     let me =
         Me { exchange: "lab".parse().unwrap(), peer: "here".parse().unwrap(), incarnation: Incarnation(1) };
-    let settings = StoreSettings { limits: Limits::default(), ticket_ttl: MINUTE, lease_grace: MINUTE };
+    let settings = StoreSettings {
+        limits: Limits::default(),
+        ticket_ttl: MINUTE,
+        lease_grace: MINUTE,
+        metadata_bytes: 1 << 20,
+    };
     let store = Store::new(me, settings, arena, Clock::start());
     let settings = ExchangeSettings {
         deadline: MINUTE,

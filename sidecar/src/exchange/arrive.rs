@@ -195,8 +195,8 @@ impl Exchange {
 impl Arrival {
     fn of(reference: Reference, arrived: Arrived) -> Self {
         let Arrived { descriptor, crc32c, block, came, pull_guard } = arrived;
-        let (encoded, wanted_by) = (encoded::descriptor(&descriptor), SmallVec::new());
-        let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
+        let (plain, wanted_by) = (encoded::without_metadata(&descriptor), SmallVec::new());
+        let copied = Copied { reference, descriptor, plain, block, crc32c, wanted_by };
         Self { copied, came: Arc::new(came), pull_guard, first: None }
     }
 }

@@ -124,7 +124,7 @@ impl Serve for Exchange {
                 continue;
             }
             let tensors = self.store.all_sealed(batch);
-            answer.expect(batch.len(), tensors.iter().flatten().map(|tensor| tensor.encoded.len()).sum());
+            answer.expect(batch.len(), tensors.iter().flatten().map(|tensor| tensor.encoded_bytes()).sum());
             for (index, tensor) in (first..).zip(&tensors) {
                 match tensor {
                     Ok(tensor) => is_stated(tensor, stored.get(index).copied())
@@ -324,10 +324,10 @@ fn is_stated(tensor: &Tensor, stored: Option<u64>) -> Result<(), Failure> {
 fn small(tensor: &Tensor, answer: &mut SmallAnswer) -> Result<(), Failure> {
     let unreadable = |e: BlockError| Failure::new(Reason::Internal, e.to_string());
     let length = small_length(tensor)?;
-    let Tensor { descriptor, encoded, block, crc32c, .. } = tensor;
+    let Tensor { descriptor, block, crc32c, .. } = tensor;
     if descriptor.layout.is_contiguous() {
         let bytes = SmallBytes::Lie(block.owned_chunk(0..length as u64).map_err(unreadable)?);
-        answer.tensor(SmallTensor { descriptor: encoded, bytes, crc32c: *crc32c });
+        answer.tensor(SmallTensor { descriptor: &tensor.encoded(), bytes, crc32c: *crc32c });
         return Ok(());
     }
     let Packed { descriptor, crc32c, runs } = packed(tensor, &Selection::All)?;

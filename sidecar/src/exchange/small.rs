@@ -179,12 +179,12 @@ impl Exchange {
         if let Some(failure) = failure {
             return Err(wire::failure(*failure));
         }
-        let (descriptor, encoded) = alike.descriptor(descriptor.unwrap_or_default())?;
+        let (descriptor, plain) = alike.descriptor(descriptor.unwrap_or_default())?;
         landing(&block)?.write(0, &data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         self.approve(reference, &Selection::All, &descriptor, &block, crc32c, &Paths::default())?;
         let (came, reference) = (alike.came(block.len()), reference.clone());
         let wanted_by = SmallVec::new();
-        let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
+        let copied = Copied { reference, descriptor, plain, block, crc32c, wanted_by };
         Ok(Arrival { copied, came, pull_guard: None, first: None })
     }
 }
@@ -262,8 +262,8 @@ impl Likeness {
                 Failure::new(Reason::Internal, format!("what the owner sent is no descriptor: {e}"))
             };
             let descriptor = wire::descriptor(v1::Descriptor::decode(&sent[..]).map_err(malformed)?)?;
-            let encoded = encoded::descriptor(&descriptor);
-            Ok((descriptor, encoded))
+            let plain = encoded::without_metadata(&descriptor);
+            Ok((descriptor, plain))
         })
     }
 

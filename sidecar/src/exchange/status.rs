@@ -8,7 +8,7 @@ use tensorlane_proto::negotiate::{NoRoute, Route};
 use super::Exchange;
 use super::route::{refusals, shown_candidates};
 use crate::peer::PeerView;
-use crate::store::{Holding, Program};
+use crate::store::{Holding, Program, Tables};
 
 /// Holders that a status shows.
 const HOLDERS_SHOWN: usize = 16;
@@ -51,6 +51,7 @@ impl Exchange {
             tickets: totals.tickets as u64,
             sessions: sessions as u64,
             waiting: self.store.waiting() as u64,
+            tables: Some(tables(self.store.tables())),
             holders: self.store.holdings(HOLDERS_SHOWN).iter().map(holder).collect(),
         }
     }
@@ -94,6 +95,11 @@ impl Exchange {
     pub fn has_peers(&self) -> Result<(), Failure> {
         self.peers_or_fail().map(|_| ())
     }
+}
+
+fn tables(tables: Tables) -> v1::TablesStatus {
+    let Tables { metadata, metadata_max, ledger, ledger_max } = tables;
+    v1::TablesStatus { metadata, metadata_max, ledger, ledger_max }
 }
 
 fn holder(holding: &Holding) -> v1::HolderStatus {

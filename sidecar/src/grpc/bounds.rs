@@ -40,9 +40,6 @@ const PATIENCE_MAX: Duration = Duration::from_secs(3600);
 /// Time for which a stream may stand still though its deadline has passed: one that moves, however slowly, is not ended by it.
 const PAST_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Bytes of a buffer from which on they are booked: smaller ones are bounded by the number of calls.
-pub(super) const BOOKED_FROM: usize = 4 << 10;
-
 /// Part of a buffer that has to come until its stream has moved, as far as the budget is concerned: the buffer by this.
 const MOVE_PART: usize = 16;
 
@@ -256,7 +253,7 @@ impl http_body::Body for Intake {
             Poll::Ready(end) => Poll::Ready(end),
             Poll::Pending => {
                 let buffer = self.framing.buffer();
-                self.kept.set(if buffer >= BOOKED_FROM { buffer } else { 0 });
+                self.kept.set(buffer);
                 // It may have been this call that spent the budget.
                 if self.bounds.0.signal.poll(context) == Poll::Ready(Heard::Over)
                     && let Some(failure) = self.bounds.spent()

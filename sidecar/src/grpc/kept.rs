@@ -27,6 +27,9 @@ const STILL: Duration = Duration::from_secs(2);
 /// Time without a byte after which a stream that has only begun may go.
 const SILENT: Duration = Duration::from_secs(1);
 
+/// Bytes below which a line goes after those that have more: it frees little.
+const SMALL: usize = 4 << 10;
+
 /// All lines of one connection.
 pub(super) struct Keeps {
     account: Account,
@@ -204,11 +207,11 @@ impl Lines {
             Going::Still | Going::Unheard => {
                 let hears = going == Going::Still;
                 let still = keeping.filter(|(_, line)| line.hears() == hears && line.is_still(now));
-                still.min_by_key(|(_, line)| line.last()).map(number)
+                still.min_by_key(|(_, line)| (line.bytes < SMALL, line.last())).map(number)
             }
             Going::Begun => {
                 let begun = keeping.filter(|(_, line)| line.has_only_begun(now));
-                begun.min_by_key(|(_, line)| line.since).map(number)
+                begun.min_by_key(|(_, line)| (line.bytes < SMALL, line.since)).map(number)
             }
             Going::Any => keeping
                 .max_by_key(|(number, line)| (line.hears() && !line.pauses(), line.bytes, Reverse(**number)))
@@ -236,6 +239,17 @@ impl Line {
     ) -> Self {
         let signal = Arc::clone(signal);
         Self { bytes, moved, since, touched: since, told: None, signal, must_hear }
+    }
+
+    /// Notes that it is to have so many bytes. From none to some is a beginning: nothing stood still before.
+    fn begins(&mut self, bytes: usize) {
+        if self.bytes == 0 && bytes > 0 {
+            let now = Instant::now();
+            match &mut self.moved {
+                Some(moved) => *moved = now,
+                None => self.since = now,
+            }
+        }
     }
 
     /// Last move, or end of a pause.
@@ -277,6 +291,7 @@ impl Kept {
             // One that was told to go is there, as it was, until it is dropped.
             let line = lines.of.get_mut(&self.number).filter(|line| line.told.is_none());
             let Some(line) = line else { return };
+            line.begins(bytes);
             if line.bytes != bytes {
                 line.touched = Instant::now();
             }
@@ -287,6 +302,33 @@ impl Kept {
             Some(more) => self.keeps.account.add(more),
             None => self.keeps.account.take(before - bytes),
         }
+    }
+
+    /// Notes that it keeps so many bytes more.
+    pub(super) fn add(&self, more: usize) {
+        if self.change(|bytes| bytes.saturating_add(more)) {
+            self.keeps.account.add(more);
+        }
+    }
+
+    /// Notes that so many of its bytes were dropped, which moves it.
+    pub(super) fn take(&self, fewer: usize) {
+        if self.change(|bytes| bytes.saturating_sub(fewer)) {
+            self.keeps.account.take(fewer);
+            self.moved();
+        }
+    }
+
+    /// Changes its bytes; true where they are in the account. Those of one that was told to go stay until it is dropped.
+    fn change(&self, to: impl FnOnce(usize) -> usize) -> bool {
+        let mut lines = self.keeps.lines.lock();
+        let line = lines.of.get_mut(&self.number).filter(|line| line.told.is_none());
+        line.is_some_and(|line| {
+            let bytes = to(line.bytes);
+            line.begins(bytes);
+            (line.bytes, line.touched) = (bytes, Instant::now());
+            true
+        })
     }
 
     /// Notes that it moved.
@@ -391,6 +433,21 @@ mod tests {
     }
 
     #[test]
+    fn what_kept_nothing_and_keeps_bytes_again_has_not_stood_still() {
+        let ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        for moved in [None, Some(ago)] {
+            let mut idle = line(0, moved, ago);
+            idle.begins(0);
+            assert_eq!(idle.last(), ago);
+            idle.begins(9);
+            assert!(idle.last() > ago);
+        }
+        let mut keeping = line(1, Some(ago), ago);
+        keeping.begins(9);
+        assert_eq!(keeping.last(), ago);
+    }
+
+    #[test]
     fn the_one_that_has_stood_still_for_longest_goes_and_never_one_that_moves() {
         let now = Instant::now() + Duration::from_secs(60);
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
@@ -408,6 +465,38 @@ mod tests {
         assert_eq!(gone(Going::Still), [4, 2]);
         assert_eq!(gone(Going::Begun), [5]);
         assert_eq!(gone(Going::Any), [1]);
+    }
+
+    #[test]
+    fn those_with_little_go_after_those_with_more_however_long_they_stand_still() {
+        let since = Instant::now();
+        let now = since + Duration::from_secs(60);
+        let mut lines = Lines::default();
+        let little = lines.enter(line(SMALL - 1, Some(since), since));
+        let much = lines.enter(line(SMALL, Some(since + Duration::from_secs(9)), since));
+        assert_eq!(gone(&mut lines, Going::Still, now), [much, little]);
+        let little = lines.enter(line(1, None, since));
+        let much = lines.enter(line(SMALL, None, since + Duration::from_secs(9)));
+        assert_eq!(gone(&mut lines, Going::Begun, now), [much, little]);
+    }
+
+    #[test]
+    fn small_frames_of_a_stream_share_a_line_until_the_last_is_dropped() {
+        let unread = Unread::new(100);
+        let cut = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&cut);
+        let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
+        let kept = keeps.enter_outgoing(0, &Arc::default());
+        kept.add(30);
+        kept.add(20);
+        kept.take(30);
+        assert_eq!((unread.bytes(), keeps.lines.lock().of.len()), (20, 1));
+        // A stream that nobody can tell goes with its connection: here at once, since twice the budget is spent.
+        kept.add(190);
+        assert_eq!((unread.bytes(), cut.load(Ordering::Relaxed)), (0, 1));
+        kept.take(190);
+        drop(kept);
+        assert_eq!(unread.bytes(), 0);
     }
 
     #[test]

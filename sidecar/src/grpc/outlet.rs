@@ -22,12 +22,18 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::bounds::{BOOKED_FROM, Bounds};
+use super::bounds::Bounds;
 use super::kept::{Heard, Keeps, Kept, Signal};
 use super::status::status;
 
 /// Bytes of a frame from which on the next one waits for it. The end of a smaller answer goes out with its bytes.
 const WAITED_FROM: usize = 64 << 10;
+
+/// Bytes below which a frame has no line of its own.
+const SMALL_BELOW: usize = 4 << 10;
+
+/// Bytes that a frame costs beside its own: what this process and HTTP/2 keep for each.
+const FRAME_COSTS: usize = 256;
 
 /// Time beyond the patience of a call after which what its client has not taken is dropped. Until then it may read on, and hears why
 /// its stream was ended.
@@ -40,6 +46,8 @@ pub(super) struct Outlet {
     bounds: Bounds,
     /// Frame that HTTP/2 has, while the next one waits for it.
     before: Option<Before>,
+    /// Line of small frames, from the first one on.
+    small: Option<Arc<Kept>>,
 }
 
 /// Frame that the next one waits for.
@@ -48,6 +56,12 @@ struct Before {
     /// Time at which it is dropped.
     due: Instant,
     sleep: Option<Pin<Box<Sleep>>>,
+}
+
+/// Small frame, in the budget until it is dropped. All of a stream have one line: an own one would cost more than the frame.
+struct Small {
+    bytes: Bytes,
+    kept: Arc<Kept>,
 }
 
 /// Bytes that are in the budget until this is dropped, by whoever has them.
@@ -62,14 +76,14 @@ struct Counted {
 impl Outlet {
     /// The same body within its bounds.
     pub(super) fn new(body: Body, keeps: Arc<Keeps>, bounds: Bounds) -> Self {
-        Self { body, keeps, bounds, before: None }
+        Self { body, keeps, bounds, before: None, small: None }
     }
 
     /// Books a frame until it is dropped.
     fn hand_out(&mut self, bytes: Bytes) -> Bytes {
         let length = bytes.len();
-        if length < BOOKED_FROM {
-            return bytes;
+        if length < SMALL_BELOW {
+            return self.hand_out_small(bytes);
         }
         // Nobody hears for one that the next does not wait for: such ones go last, with their connection.
         let signal = Arc::<Signal>::default();
@@ -79,6 +93,17 @@ impl Outlet {
         }
         let kept = Some(self.keeps.enter_outgoing(length, &signal));
         Bytes::from_owner(Counted { bytes, signal, kept })
+    }
+
+    /// Books a small frame until it is dropped. Nobody hears for it: its stream goes with its connection.
+    fn hand_out_small(&mut self, bytes: Bytes) -> Bytes {
+        if bytes.is_empty() {
+            return bytes;
+        }
+        let enter = || Arc::new(self.keeps.enter_outgoing(0, &Arc::default()));
+        let kept = Arc::clone(self.small.get_or_insert_with(enter));
+        kept.add(bytes.len() + FRAME_COSTS);
+        Bytes::from_owner(Small { bytes, kept })
     }
 }
 
@@ -130,6 +155,18 @@ impl Before {
 }
 
 // === impl Counted ===
+
+impl AsRef<[u8]> for Small {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        self.kept.take(self.bytes.len() + FRAME_COSTS);
+    }
+}
 
 impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {

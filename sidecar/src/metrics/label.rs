@@ -222,6 +222,16 @@ labels! {
         Name = "name",
     }
 
+    /// Tables that are bounded in bytes.
+    TableKind {
+        /// Metadata of tensors, each value once.
+        Metadata = "metadata",
+        /// Tensors, leases, names and tickets.
+        Ledger = "ledger",
+        /// Requests of sessions that come, wait or run.
+        Requests = "requests",
+    }
+
     /// Carrier by which a workload is connected.
     Carrier {
         /// The session socket.
@@ -238,6 +248,8 @@ labels! {
         Stalled = "stalled",
         /// All unread answers were more than `limits.unreadBytes`, and it had the most.
         Unread = "unread",
+        /// Client that began a frame and did not send the rest of it in time.
+        HalfSent = "half_sent",
         /// Client that had not said Hello when there were more than `limits.strangers`, and was the oldest.
         Stranger = "stranger",
     }

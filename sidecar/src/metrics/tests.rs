@@ -81,7 +81,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 72);
+    assert_eq!(families.len(), 74);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -110,6 +110,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<ArenaState>(&mut words);
     of::<Kind>(&mut words);
     of::<Wait>(&mut words);
+    of::<TableKind>(&mut words);
     of::<Carrier>(&mut words);
     of::<FrameFault>(&mut words);
     of::<PeerState>(&mut words);

@@ -19,6 +19,7 @@ use tensorlane_proto::negotiate::Transport;
 
 use super::Pending;
 use super::link::{Segments, SessionLink};
+use super::requests::COUNTED_FROM;
 use crate::cancel::Cancel;
 use crate::exchange::{Attached, Caller, Created, Exchange, Room, RowsRead, Taken};
 use crate::gate::UnderWay;
@@ -36,6 +37,8 @@ pub(super) struct Call {
     cancel: Cancel,
     began: Instant,
     answered: bool,
+    /// The request, which counts among those of all until it is answered.
+    _body: Bytes,
     _under_way: UnderWay,
 }
 
@@ -48,6 +51,7 @@ impl Call {
         pending: &Pending,
         verb: SessionKind,
         number: u64,
+        body: &Bytes,
     ) -> Self {
         let (cancel, under_way) = (Cancel::default(), exchange.gate().enter());
         pending.lock().insert(number, cancel.clone());
@@ -61,6 +65,8 @@ impl Call {
             cancel,
             began: Instant::now(),
             answered: false,
+            // A short one counts nowhere, and is not kept.
+            _body: if body.len() < COUNTED_FROM { Bytes::new() } else { body.clone() },
             _under_way: under_way,
         }
     }
@@ -159,17 +165,19 @@ impl Call {
             Err(failure) => return self.fail(&failure),
         };
         let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
-        let results = taken.iter().map(acquire_result).collect();
-        let answer = encoded::AcquireResponse { results, version };
-        let frame = frame::encode(self.verb.into(), REPLY, self.number, &answer);
         let blocks = taken.iter().flatten().map(Taken::block);
-        if let Err(failure) = check_length(&frame).and_then(|()| self.link.announce(blocks, segments)) {
-            let ids = taken.iter().flatten().map(|t| t.id.0).collect();
-            let release = v1::ReleaseRequest { ids, still_mapped: Vec::new() };
-            self.exchange.release(Holder::Session(self.link.id()), &release);
-            drop(taken);
-            return self.fail(&failure);
-        }
+        let frame = self.acquired(&taken, version);
+        let frame = frame.and_then(|frame| self.link.announce(blocks, segments).map(|()| frame));
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(failure) => {
+                let ids = taken.iter().flatten().map(|t| t.id.0).collect();
+                let release = v1::ReleaseRequest { ids, still_mapped: Vec::new() };
+                self.exchange.release(Holder::Session(self.link.id()), &release);
+                drop(taken);
+                return self.fail(&failure);
+            }
+        };
         let moves = &self.exchange.metrics().moves;
         moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
         let on_gpu = taken.iter().flatten().filter(|t| t.tensor.gpu.is_some());
@@ -182,6 +190,16 @@ impl Call {
         drop(taken);
         self.done();
         self.link.send(frame, Vec::new());
+    }
+
+    /// The frame that tells of tensors. One that would be too long is not made: many tensors may share what each would bring along.
+    fn acquired(&self, taken: &[Result<Taken, Failure>], version: u64) -> Result<Vec<u8>, Failure> {
+        let bytes = taken.iter().flatten().map(|taken| taken.tensor.descriptor.metadata.text_bytes()).sum();
+        check_bytes(bytes)?;
+        let answer =
+            encoded::AcquireResponse { results: taken.iter().map(acquire_result).collect(), version };
+        let frame = frame::encode(self.verb.into(), REPLY, self.number, &answer);
+        check_length(&frame).map(|()| frame)
     }
 
     /// A channel that cannot be shown to the client ends at once.
@@ -355,7 +373,11 @@ fn ended(failure: Option<&Failure>) -> Ended {
 
 /// A reply above the limit of a frame would end the session; a few items with much metadata each come to that.
 fn check_length(frame: &[u8]) -> Result<(), Failure> {
-    let (bytes, most) = (frame.len(), HEADER_BYTES + SESSION_BODY_MAX as usize);
+    check_bytes(frame.len())
+}
+
+fn check_bytes(bytes: usize) -> Result<(), Failure> {
+    let most = HEADER_BYTES + SESSION_BODY_MAX as usize;
     if bytes <= most {
         return Ok(());
     }

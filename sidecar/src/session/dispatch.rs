@@ -22,7 +22,8 @@ use crate::metrics::label::Verb;
 /// Frame of a client, whole.
 pub(super) struct Frame {
     pub(super) header: Header,
-    pub(super) body: Bytes,
+    /// The body, or the reason for which it was not kept.
+    pub(super) body: Result<Bytes, Failure>,
     /// The descriptor that came with it; always there for a kind that has one.
     pub(super) memory: Option<OwnedFd>,
 }
@@ -49,6 +50,10 @@ pub(super) fn frame(
     if header.flags != 0 || link.version() < since(kind) {
         return Err(FrameError::OutOfPlace(header.kind));
     }
+    let body = match body {
+        Ok(body) => body,
+        Err(failure) => return refuse(exchange, link, pending, kind, header, &failure),
+    };
     match kind {
         SessionKind::Release => {
             release(exchange, link, &decode::<v1::ReleaseRequest>(header, body)?);
@@ -90,7 +95,7 @@ pub(super) fn frame(
             Err(FrameError::OutOfPlace(header.kind))
         }
         verb => {
-            let call = Call::begin(exchange, link, pending, verb, header.call);
+            let call = Call::begin(exchange, link, pending, verb, header.call, &body);
             let pending_max = settings.pending_max;
             if pending.lock().len() > pending_max {
                 call.fail(&Failure::new(
@@ -117,6 +122,24 @@ pub(super) fn frame(
             }
         }
     }
+}
+
+/// Refuses the call of a frame whose body was not kept. A session whose frame is no call ends: it would believe that it was heard.
+fn refuse(
+    exchange: &Arc<Exchange>,
+    link: &Arc<SessionLink>,
+    pending: &Pending,
+    kind: SessionKind,
+    header: &Header,
+    failure: &Failure,
+) -> Result<(), FrameError> {
+    let is_call =
+        header.call != 0 && kind != SessionKind::Cancel && !pending.lock().contains_key(&header.call);
+    if !is_call {
+        return Err(FrameError::OutOfPlace(header.kind));
+    }
+    Call::begin(exchange, link, pending, kind, header.call, &Bytes::new()).fail(failure);
+    Ok(())
 }
 
 /// The first version of the protocol that has a kind.

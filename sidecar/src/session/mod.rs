@@ -15,6 +15,7 @@ mod call;
 mod dispatch;
 mod link;
 mod read;
+mod requests;
 
 use std::collections::HashMap;
 use std::io;
@@ -40,6 +41,7 @@ use tensorlane_proto::ledger::SessionId;
 use self::dispatch::Frame;
 pub use self::link::{Around, Segments, SessionLink};
 use self::read::{FrameReader, ReadError};
+pub use self::requests::Requests;
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
@@ -68,6 +70,8 @@ pub struct SessionSettings {
     pub strangers_max: usize,
     /// The budget of answers that wait to be read.
     pub unread: Unread,
+    /// The budget of requests.
+    pub requests: Requests,
     /// Time that a client may take to map a segment that it will write.
     pub map_deadline: Duration,
     /// Set if tensors in GPU memory are taken.
@@ -160,6 +164,7 @@ impl SessionServer {
 
     /// Ends the listener and every session, and waits for their threads.
     pub fn stop(&self) {
+        self.shared.settings.requests.close();
         // The acceptor may be gone already; then nobody needs to be told.
         let _ = rustix::io::write(&self.stop, &[0]);
         if let Some(thread) = self.accepting.lock().take() {
@@ -272,6 +277,10 @@ impl Shared {
                 self.metrics.sessions.rejected_frames.at((error.into(),)).inc();
                 tracing::warn!(session = id.0, %error, "session cut: bad frame");
             }
+            Err(error @ ReadError::Late) => {
+                self.metrics.sessions.cut.at((SessionCut::HalfSent,)).inc();
+                tracing::warn!(session = id.0, %error, "session cut");
+            }
             Err(error) => tracing::debug!(session = id.0, %error, "session ended"),
         }
     }
@@ -338,7 +347,7 @@ impl Shared {
         pending: &Pending,
     ) -> Result<(), ReadError> {
         loop {
-            let (header, body) = reader.next(link.socket())?;
+            let (header, body) = reader.next_counted(link.socket(), &self.settings.requests)?;
             self.workers.threads().point("session");
             let memory = match header.kind == u16::from(SessionKind::PutGpu) {
                 true => Some(reader.descriptor(&header)?),

@@ -11,8 +11,11 @@ use bytes::{Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use tensorlane_proto::failure::Failure;
 use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX, SessionKind};
 use thiserror::Error;
+
+use super::requests::{COUNTED_FROM, Requests};
 
 /// Read ahead at most this much in one system call: a request and what was sent with it.
 const READ_BYTES: usize = 64 << 10;
@@ -23,6 +26,9 @@ const DESCRIPTORS_MAX: usize = 4;
 /// Longest body of somebody who has not said who it is. A Hello has a few dozen bytes, and a later version's may have more.
 const STRANGER_BODY_MAX: u32 = 64 << 10;
 
+/// Time in which the whole of a counted body has to come: half a mebibyte a second, at the least.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
 /// Why no further frame can be read.
 #[derive(Debug, Error)]
 pub(super) enum ReadError {
@@ -32,6 +38,9 @@ pub(super) enum ReadError {
     /// The socket failed.
     #[error("the session socket failed: {0}")]
     Socket(#[from] io::Error),
+    /// The rest of a body did not come in time.
+    #[error("the client began a frame and did not send the rest of it within {BODY_WITHIN:?}")]
+    Late,
     /// The client sent what is no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -52,6 +61,28 @@ pub(super) struct FrameReader {
     began: u64,
     /// Descriptors, each with the end of what was read with it: its frame begins before that.
     descriptors: VecDeque<(OwnedFd, u64)>,
+}
+
+/// Most bytes of a frame that gives back: the items of one call, and room.
+const GIVES_BACK_MAX: u32 = 1 << 20;
+
+/// Returns whether a frame gives back what its session has, or ends something: it makes room, so it has room always. Most of them have no
+/// answer that could refuse them.
+fn gives_back(header: &Header) -> bool {
+    let does = |kind| {
+        matches!(
+            kind,
+            SessionKind::Release
+                | SessionKind::Abort
+                | SessionKind::Unname
+                | SessionKind::SegmentMapped
+                | SessionKind::ChannelDetach
+                | SessionKind::ChannelReady
+                | SessionKind::PipeEnd
+                | SessionKind::Cancel
+        )
+    };
+    header.length <= GIVES_BACK_MAX && SessionKind::try_from(header.kind).is_ok_and(does)
 }
 
 // === impl FrameReader ===
@@ -92,12 +123,56 @@ impl FrameReader {
     /// Waits for the next frame. A length above the limit is refused before any memory is set aside for it.
     pub(super) fn next(&mut self, socket: &UnixStream) -> Result<(Header, Bytes), ReadError> {
         let header = self.header(socket)?;
+        let body = self.body(socket, header.length as usize)?;
+        Ok((header, body))
+    }
+
+    /// The same of a session, whose bodies count among the requests of all. Where there is no room for a body it is read over,
+    /// and the reason is there in its place.
+    pub(super) fn next_counted(
+        &mut self,
+        socket: &UnixStream,
+        requests: &Requests,
+    ) -> Result<(Header, Result<Bytes, Failure>), ReadError> {
+        let header = self.header(socket)?;
         let length = header.length as usize;
+        if length < COUNTED_FROM {
+            return Ok((header, Ok(self.body(socket, length)?)));
+        }
+        let bytes = u64::from(header.length);
+        let admitted = match gives_back(&header) {
+            true => Ok(requests.take(bytes)),
+            false => requests.admit(bytes),
+        };
+        self.until = Some(Instant::now() + BODY_WITHIN);
+        let body = match admitted {
+            Ok(admitted) => self.body(socket, length).map(|body| Ok(admitted.counts(body))),
+            Err(failure) => self.skip(socket, length).map(|()| Err(failure)),
+        };
+        self.until = None;
+        let is_late = |error: &ReadError| matches!(error, ReadError::Socket(error) if error.kind() == io::ErrorKind::TimedOut);
+        body.map(|body| (header, body)).map_err(|error| if is_late(&error) { ReadError::Late } else { error })
+    }
+
+    /// Reads over a body.
+    fn skip(&mut self, socket: &UnixStream, length: usize) -> Result<(), ReadError> {
+        let have = (self.end - self.start).min(length);
+        self.start += have;
+        let mut left = length - have;
+        let mut over = vec![0; left.min(READ_BYTES)];
+        while left > 0 {
+            let next = left.min(over.len());
+            left -= self.read(socket, &mut over[..next])?;
+        }
+        Ok(())
+    }
+
+    fn body(&mut self, socket: &UnixStream, length: usize) -> Result<Bytes, ReadError> {
         let have = (self.end - self.start).min(length);
         let there = &self.ahead[self.start..self.start + have];
         self.start += have;
         if have == length {
-            return Ok((header, Bytes::copy_from_slice(there)));
+            return Ok(Bytes::copy_from_slice(there));
         }
         let mut body = BytesMut::from(there);
         while body.len() < length {
@@ -107,7 +182,7 @@ impl FrameReader {
             let read = self.read(socket, &mut body[filled..])?;
             body.truncate(filled + read);
         }
-        Ok((header, body.freeze()))
+        Ok(body.freeze())
     }
 
     fn header(&mut self, socket: &UnixStream) -> Result<Header, ReadError> {
@@ -298,6 +373,43 @@ mod tests {
         );
         drop(sidecar);
         assert!(dripping.join().unwrap(), "it was cut before it was through");
+    }
+
+    #[test]
+    fn a_body_without_room_is_read_over_and_the_next_frame_is_whole() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let long = v1::SessionHello { version: 1, client: "x".repeat(100_000) };
+        let short = v1::SessionHello { version: 1, client: "y".repeat(COUNTED_FROM) };
+        let (mut bytes, next) = (encode(1, 0, 7, &long), encode(1, 0, 8, &short));
+        bytes.extend_from_slice(&next);
+        let requests = Requests::new(0);
+        requests.close();
+        let all = requests.admit(requests.bytes().1).unwrap();
+        let writer = std::thread::spawn(move || client.write_all(&bytes).map(|()| client));
+        let mut reader = FrameReader::default();
+        let (header, refused) = reader.next_counted(&sidecar, &requests).unwrap();
+        assert_eq!((header.call, refused.unwrap_err().reason), (7, tensorlane_proto::Reason::Draining));
+        drop(all);
+        let (header, body) = reader.next_counted(&sidecar, &requests).unwrap();
+        assert_eq!((header.call, requests.bytes().0), (8, u64::from(header.length)));
+        assert_eq!(<v1::SessionHello as prost::Message>::decode(body.unwrap()).unwrap(), short);
+        assert_eq!(requests.bytes().0, 0);
+        drop(writer.join().unwrap().unwrap());
+    }
+
+    #[test]
+    fn a_body_that_gives_back_is_kept_without_room() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let long = v1::ReleaseRequest { ids: (0..5_000).collect(), still_mapped: Vec::new() };
+        client.write_all(&encode(SessionKind::Release.into(), 0, 7, &long)).unwrap();
+        let requests = Requests::new(0);
+        let all = requests.admit(requests.bytes().1).unwrap();
+        let (header, body) = FrameReader::default().next_counted(&sidecar, &requests).unwrap();
+        let body = body.unwrap();
+        assert_eq!((header.call, body.len()), (7, header.length as usize));
+        assert!(body.len() > COUNTED_FROM);
+        drop((all, body));
+        assert_eq!(requests.bytes().0, 0);
     }
 
     #[test]

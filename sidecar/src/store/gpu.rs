@@ -186,6 +186,7 @@ impl Store {
     ) -> Result<Stored, Failure> {
         let uuid = check_place(&descriptor, &handed)?;
         let allocation = Arc::new(self.gpu.take(handed, uuid)?);
+        let described = self.metadata.keep(descriptor)?;
         let mut freed = Freed::default();
         let mut state = self.state.lock();
         let outcome = state.check_open(Some(by)).and_then(|()| {
@@ -194,7 +195,7 @@ impl Store {
             let answer = state.apply_into(self.clock.now(), reserve, &mut freed).map_err(|r| refused(&r))?;
             let Answer::Reserved { id, .. } = answer else { return Err(unexpected(&answer)) };
             let tensor =
-                Tensor { gpu: Some(allocation), ..self.tensor(id, descriptor, Block::nothing(), None) };
+                Tensor { gpu: Some(allocation), ..self.tensor(id, described, Block::nothing(), None) };
             state.tensors.insert(id, Arc::new(tensor));
             let sealing = Sealing { id, keep, crc32c: None, retry: None };
             self.seal_locked(&mut state, Some(by), sealing, &mut freed).inspect_err(|_| {
@@ -228,10 +229,10 @@ impl Store {
         let tensor = state.sealed(None, id);
         let entered = tensor.and_then(|tensor| {
             let descriptor = Descriptor { device: Device::Host, ..tensor.descriptor.clone() };
-            let encoded = encoded::descriptor(&descriptor);
+            let plain = encoded::without_metadata(&descriptor);
             let (reference, wanted_by) = (tensor.reference.clone(), smallvec![OWN]);
-            let copied = Copied { reference, descriptor, encoded, block, crc32c: None, wanted_by };
-            state.copy_in(self.clock.now(), copied, &mut freed)
+            let copied = Copied { reference, descriptor, plain, block, crc32c: None, wanted_by };
+            state.copy_in(self.clock.now(), copied, &self.metadata, &mut freed)
         });
         let wake = state.wants_keeper();
         drop(state);

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
+use tensorlane_memory::heap;
 use tensorlane_proto::ledger::{Cause, Event, Millis, SessionId};
 
 use super::orphans::Orphans;
@@ -19,6 +20,9 @@ const UNMAP_LOOK: Millis = Millis(200);
 /// wakes the keeper.
 pub(super) const FOREIGN_LOOK: Millis = Millis(2_000);
 
+/// Bytes by which the tables have to shrink until the heap is given back to the kernel: less is used again soon.
+pub(super) const SHRUNK_BYTES: u64 = 8 << 20;
+
 /// Orders that the keeper sleeps for, and what it counts on the way. Under the store's lock.
 #[derive(Default)]
 pub(super) struct Orders {
@@ -28,6 +32,10 @@ pub(super) struct Orders {
     stopping: bool,
     freed: [(u64, u64); Cause::ALL.len()],
     numbers: u64,
+    /// The most bytes of the ledger's tables since the heap was given back.
+    peak: u64,
+    /// Set if the heap is to be given back.
+    has_shrunk: bool,
 }
 
 /// The keeper's thread; ends with [`Keeper::stop`].
@@ -41,6 +49,24 @@ pub struct Keeper {
 impl Orders {
     pub(super) fn sleeps_past(&self, deadline: Option<Millis>) -> bool {
         self.sleeping && deadline.is_some_and(|d| self.wakes_at.is_none_or(|w| d < w))
+    }
+
+    /// Notes the bytes of the ledger's tables.
+    pub(super) fn note_size(&mut self, bytes: u64) {
+        self.peak = self.peak.max(bytes);
+        if self.peak - bytes >= SHRUNK_BYTES {
+            self.shrunk(bytes);
+        }
+    }
+
+    /// Has the heap given back, when the ledger's tables have so many bytes.
+    pub(super) fn shrunk(&mut self, bytes: u64) {
+        (self.peak, self.has_shrunk) = (bytes, true);
+    }
+
+    /// True if the keeper sleeps though the heap is to be given back.
+    pub(super) fn sleeps_on_heap(&self) -> bool {
+        self.sleeping && self.has_shrunk
     }
 
     /// True if the keeper was told to end.
@@ -90,6 +116,9 @@ impl Store {
     fn keep(self: &Arc<Self>, threads: &Threads) {
         let mut orphans = Orphans::default();
         loop {
+            if std::mem::take(&mut self.state.lock().keeper.has_shrunk) {
+                heap::give_back();
+            }
             let look_in = self.ask_to_unmap();
             // Nothing is begun any more then. Not under the lock, which the look takes itself.
             let stopping = self.state.lock().keeper.stopping;
@@ -103,7 +132,7 @@ impl Store {
                 return;
             }
             let (_, freed) = state.apply(self.clock.now(), Event::Tick);
-            if freed.0.is_empty() {
+            if freed.0.is_empty() && !state.keeper.has_shrunk {
                 self.sleep(state, look_in);
             } else {
                 drop(state);

@@ -15,6 +15,7 @@ mod holdings;
 mod keeper;
 mod known;
 mod line;
+mod metadata;
 mod names;
 mod orphans;
 mod read;
@@ -46,6 +47,7 @@ pub use self::holdings::{Direction, Holding, Program, Streaming, Streams};
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
 use self::line::Line;
+use self::metadata::SharedMetadata;
 use self::names::Awaited;
 pub use self::names::NameWait;
 pub use self::repeat::Stored;
@@ -78,6 +80,8 @@ pub struct StoreSettings {
     pub ticket_ttl: Duration,
     /// Time that leases of a peer wait for it when its connection is lost.
     pub lease_grace: Duration,
+    /// Bytes that the metadata of all tensors may take, each value counted once.
+    pub metadata_bytes: u64,
 }
 
 /// Tensors, their blocks, and who holds them.
@@ -94,9 +98,23 @@ pub struct Store {
     /// Turn of those that wait for several blocks.
     several: Mutex<()>,
     gpu: Arc<gpu::Books>,
+    metadata: SharedMetadata,
     streams: Streams,
     /// Raised when nobody waits for room any more.
     closed: Cancel,
+}
+
+/// Bytes of the tables of a store, and the most that they may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tables {
+    /// Metadata of all tensors, each value once.
+    pub metadata: u64,
+    /// Bound of these.
+    pub metadata_max: u64,
+    /// Tensors, leases, names and tickets.
+    pub ledger: u64,
+    /// Bound of these.
+    pub ledger_max: u64,
 }
 
 struct State {
@@ -143,6 +161,7 @@ impl Store {
             pulls: Line::default(),
             several: Mutex::default(),
             gpu: Arc::default(),
+            metadata: SharedMetadata::new(settings.metadata_bytes),
             streams: Streams::default(),
             closed: Cancel::default(),
         })
@@ -177,6 +196,14 @@ impl Store {
     pub fn totals(&self) -> (tensorlane_proto::ledger::Totals, usize) {
         let state = self.state.lock();
         (state.ledger.totals(), state.sessions.len())
+    }
+
+    /// Bytes of the tables beside the arena, with their bounds.
+    pub fn tables(&self) -> Tables {
+        let (metadata, metadata_max) = self.metadata.bytes();
+        let state = self.state.lock();
+        let (ledger, ledger_max) = (state.ledger.table_bytes(), state.ledger.limits().table_bytes);
+        Tables { metadata, metadata_max, ledger, ledger_max }
     }
 
     /// Called by the arena when bytes may have become free. Cheap, and takes no lock of the store.
@@ -214,12 +241,27 @@ impl Store {
         done
     }
 
-    /// After the lock: memory goes back, and the keeper learns of nearer deadlines.
+    /// After the lock: memory goes back, and the keeper learns of nearer deadlines and of tables that have shrunk.
     fn settle(&self, freed: Freed, wake_keeper: bool) {
         if wake_keeper {
             self.keeper_wanted.notify_one();
         }
+        if freed.0.is_empty() {
+            return;
+        }
         drop(freed);
+        let has_shrunk = self.metadata.has_shrunk();
+        let mut state = self.state.lock();
+        let bytes = state.ledger.table_bytes();
+        state.keeper.note_size(bytes);
+        if has_shrunk {
+            state.keeper.shrunk(bytes);
+        }
+        let wake = state.keeper.sleeps_on_heap();
+        drop(state);
+        if wake {
+            self.keeper_wanted.notify_one();
+        }
     }
 }
 
@@ -235,6 +277,7 @@ impl State {
 
     /// The same for many events in a row.
     fn apply_into(&mut self, now: Millis, event: Event, freed: &mut Freed) -> Result<Answer, Refusal> {
+        self.keeper.note_size(self.ledger.table_bytes());
         let answer = self.ledger.apply(now, event, &mut self.effects);
         let mut useless = Vec::new();
         for effect in self.effects.drain(..) {

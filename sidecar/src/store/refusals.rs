@@ -30,6 +30,7 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         Refusal::TooManyBelow { .. } => Reason::TooLarge,
         Refusal::TooManyTensors { .. }
         | Refusal::TooManyBytes { .. }
+        | Refusal::TablesTooLarge { .. }
         | Refusal::TooManyHolders { .. }
         | Refusal::TooManyLeases { .. }
         | Refusal::TooManyNames { .. }

@@ -13,6 +13,7 @@ use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::reference::Reference;
 
 use super::gpu::{Allocation, by_cuda_ipc};
+use super::metadata::Kept;
 use crate::sums::Sums;
 
 /// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
@@ -24,8 +25,10 @@ pub struct Tensor {
     pub reference: Reference,
     /// Meaning of the bytes.
     pub descriptor: Descriptor,
-    /// The same, as [`encoded::descriptor`] makes it.
-    pub encoded: Bytes,
+    /// The same but for the metadata, as [`encoded::without_metadata`] makes it.
+    pub(super) plain: Bytes,
+    /// Entry of the metadata, which it shares with other tensors.
+    pub(super) kept: Option<Arc<Kept>>,
     /// Block in which the bytes are; nothing for those in GPU memory.
     pub block: Block,
     /// The GPU memory that the bytes are in.
@@ -37,6 +40,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Its descriptor, as [`encoded::descriptor`] makes it.
+    pub fn encoded(&self) -> Bytes {
+        encoded::with_metadata(&self.plain, &self.descriptor.metadata)
+    }
+
+    /// Bytes that [`encoded`](Self::encoded) takes, within a few.
+    pub fn encoded_bytes(&self) -> usize {
+        self.plain.len() + self.descriptor.metadata.heap_bytes()
+    }
+
     /// Checksums of its packed bytes, of which there are so many.
     pub fn sums(&self, bytes: u64) -> Arc<Sums> {
         Arc::clone(self.sums.get_or_init(|| Arc::new(Sums::new(bytes))))
@@ -115,7 +128,7 @@ impl Taken {
     /// The same, with the place in the segment.
     pub fn encoded(&self) -> encoded::Acquired {
         let (offset, bytes, descriptor) = match &self.part {
-            None => (0, self.tensor.descriptor.layout.bytes(), self.tensor.encoded.clone()),
+            None => (0, self.tensor.descriptor.layout.bytes(), self.tensor.encoded()),
             Some(part) => {
                 let descriptor = part.descriptor(&self.tensor.descriptor);
                 (part.offset, part.layout.bytes(), encoded::descriptor(&descriptor))

@@ -26,7 +26,12 @@ fn store() -> Arc<Store> {
     };
     let limits = Limits { leases_per_holder: 2, ..Limits::default() };
     let (ticket_ttl, lease_grace) = (Duration::from_secs(60), Duration::from_secs(10));
-    let store = Store::new(me, StoreSettings { limits, ticket_ttl, lease_grace }, arena, Clock::start());
+    let store = Store::new(
+        me,
+        StoreSettings { limits, ticket_ttl, lease_grace, metadata_bytes: 1 << 20 },
+        arena,
+        Clock::start(),
+    );
     for session in [A, B] {
         let Holder::Session(id) = session else { unreachable!() };
         store.plain_session_began(id, Arc::default());
@@ -46,8 +51,8 @@ fn copied(store: &Store, id: u64, wanted_by: &[Holder]) -> Copied {
     let exchange = store.me.exchange.clone();
     let reference = Reference::new(exchange, PeerName::new("there").unwrap(), Incarnation(9), id, &layout);
     let descriptor = Descriptor::host(layout);
-    let (encoded, wanted_by) = (encoded::descriptor(&descriptor), wanted_by.into());
-    Copied { reference, descriptor, encoded, block: sealed(store), crc32c: None, wanted_by }
+    let (plain, wanted_by) = (encoded::without_metadata(&descriptor), wanted_by.into());
+    Copied { reference, descriptor, plain, block: sealed(store), crc32c: None, wanted_by }
 }
 
 fn entered(store: &Store, copies: Vec<Copied>) -> Vec<Entered> {

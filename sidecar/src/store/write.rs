@@ -12,6 +12,7 @@ use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Millis, Origin, Refu
 use tensorlane_proto::reference::Reference;
 
 use super::keeper::FOREIGN_LOOK;
+use super::metadata::{Described, SharedMetadata};
 use super::names::Wake;
 use super::refusals::refused;
 use super::sessions::OWN;
@@ -43,8 +44,8 @@ pub struct Copied {
     pub reference: Reference,
     /// Meaning of its bytes.
     pub descriptor: Descriptor,
-    /// The same, as [`encoded::descriptor`] makes it.
-    pub encoded: Bytes,
+    /// The same but for the metadata, as [`encoded::without_metadata`] makes it.
+    pub plain: Bytes,
     /// The bytes, sealed by whoever brought them, before anyone could hear of it.
     pub block: Block,
     /// CRC-32C of the bytes, where their writer gave one.
@@ -67,12 +68,13 @@ impl Store {
     /// Books a block as a reservation of `by`.
     pub fn reserve(&self, by: Option<Holder>, new: NewTensor, block: Block) -> Result<Room, Failure> {
         let bytes = new.descriptor.layout.bytes();
+        let described = self.metadata.keep(new.descriptor)?;
         let mut state = self.state.lock();
         state.check_open(by)?;
         let (answer, freed) = state.apply(self.clock.now(), Event::Reserve { by, bytes, retry: new.retry });
         let room = match answer {
             Ok(Answer::Reserved { id, again: false }) => {
-                let tensor = self.tensor(id, new.descriptor, block.clone(), None);
+                let tensor = self.tensor(id, described, block.clone(), None);
                 state.tensors.insert(id, Arc::new(tensor));
                 Ok(Room { id, block })
             }
@@ -135,8 +137,9 @@ impl Store {
         let Answer::Sealed { id, ticket, .. } = answer else { return Err(unexpected(&answer)) };
         let tensor = state.tensors.get_mut(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         if crc32c.is_some() {
-            let Tensor { descriptor, block, .. } = &**tensor;
-            let sealed = self.tensor(id, descriptor.clone(), block.clone(), crc32c);
+            let Tensor { descriptor, kept, block, .. } = &**tensor;
+            let described = Described { descriptor: descriptor.clone(), kept: kept.clone() };
+            let sealed = self.tensor(id, described, block.clone(), crc32c);
             *tensor = Arc::new(sealed);
         }
         let reference = tensor.reference.clone();
@@ -157,7 +160,8 @@ impl Store {
         let mapped = copies.iter().any(|copied| copied.block.is_guest());
         let mut freed = Freed::default();
         let mut state = self.state.lock();
-        let entered = copies.into_iter().map(|copied| state.copy_in(now, copied, &mut freed)).collect();
+        let enter = |copied| state.copy_in(now, copied, &self.metadata, &mut freed);
+        let entered = copies.into_iter().map(enter).collect();
         let wake =
             state.wants_keeper() || (mapped && state.keeper.sleeps_past(Some(now.after(FOREIGN_LOOK))));
         drop(state);
@@ -176,15 +180,16 @@ impl Store {
     pub(super) fn tensor(
         &self,
         id: TensorId,
-        descriptor: Descriptor,
+        described: Described,
         block: Block,
         crc32c: Option<u32>,
     ) -> Tensor {
+        let Described { descriptor, kept } = described;
         let me = &self.me;
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
-        let encoded = encoded::descriptor(&descriptor);
-        Tensor { id, reference, descriptor, encoded, block, gpu: None, crc32c, sums: OnceLock::new() }
+        let (plain, sums) = (encoded::without_metadata(&descriptor), OnceLock::new());
+        Tensor { id, reference, descriptor, plain, kept, block, gpu: None, crc32c, sums }
     }
 }
 
@@ -195,10 +200,12 @@ impl State {
         &mut self,
         now: Millis,
         copied: Copied,
+        metadata: &SharedMetadata,
         freed: &mut Freed,
     ) -> Result<Entered, Failure> {
-        let Copied { reference, descriptor, encoded, block, crc32c, wanted_by: mut leased } = copied;
+        let Copied { reference, descriptor, plain, block, crc32c, wanted_by: mut leased } = copied;
         let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_guest());
+        let Described { descriptor, kept } = metadata.keep(descriptor)?;
         leased.retain(|by| self.check_open(Some(*by)).is_ok());
         // The first one's from the start. Ours, until all who wait have theirs, where nobody does any more, or that one may have
         // no more.
@@ -214,7 +221,8 @@ impl State {
         let (id, tensor) = match entered {
             Ok(Answer::CopiedIn { id }) => {
                 let sums = OnceLock::new();
-                let tensor = Tensor { id, reference, descriptor, encoded, block, gpu: None, crc32c, sums };
+                let tensor =
+                    Tensor { id, reference, descriptor, plain, kept, block, gpu: None, crc32c, sums };
                 let tensor = Arc::new(tensor);
                 self.tensors.insert(id, Arc::clone(&tensor));
                 (id, Ok(tensor))

@@ -3,4 +3,5 @@
 mod limits;
 mod pressure;
 mod streams;
+mod tables;
 mod waits;

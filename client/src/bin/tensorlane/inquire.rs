@@ -99,6 +99,12 @@ fn status_json(status: &Status) -> Value {
         "tickets": status.tickets,
         "sessions": status.sessions,
         "waiting": status.waiting,
+        "tables": status.tables.map(|tables| json!({
+            "metadata": tables.metadata,
+            "metadata_max": tables.metadata_max,
+            "ledger": tables.ledger,
+            "ledger_max": tables.ledger_max,
+        })),
         "holders": status.holders.iter().map(holder_json).collect::<Vec<_>>(),
     })
 }
@@ -172,6 +178,12 @@ fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
     }
     line("tensors", format!("{} ({} copies of other peers')", status.tensors, status.copies))?;
     line("held by", format!("{} leases, {} names, {} tickets", status.leases, status.names, status.tickets))?;
+    if let Some(tables) = status.tables {
+        let (metadata, ledger) = (tables.metadata, tables.ledger);
+        let of = |bytes, most| format!("{} of {}", output::bytes(bytes), output::bytes(most));
+        let (metadata, ledger) = (of(metadata, tables.metadata_max), of(ledger, tables.ledger_max));
+        line("tables", format!("{ledger}; metadata {metadata}"))?;
+    }
     line("sessions", format!("{} ({} requests wait for room)", status.sessions, status.waiting))?;
     status.holders.iter().try_for_each(|holder| line("kept", holder_line(holder)))
 }

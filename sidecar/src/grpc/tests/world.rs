@@ -241,8 +241,12 @@ fn store(ticket_ttl: Duration) -> (Arc<Arena>, Arc<Store>) {
         peer: PeerName::new("here").unwrap(),
         incarnation: Incarnation(1),
     };
-    let settings =
-        StoreSettings { limits: Limits::default(), ticket_ttl, lease_grace: Duration::from_secs(10) };
+    let settings = StoreSettings {
+        limits: Limits::default(),
+        ticket_ttl,
+        lease_grace: Duration::from_secs(10),
+        metadata_bytes: 1 << 20,
+    };
     let store = Store::new(me, settings, Arc::clone(&arena), Clock::start());
     told.set(Arc::downgrade(&store)).unwrap();
     (arena, store)

@@ -49,7 +49,12 @@ impl Scene {
             peer: "here".parse().unwrap(),
             incarnation: tensorlane_proto::Incarnation(1),
         };
-        let settings = StoreSettings { limits: Limits::default(), ticket_ttl: minute, lease_grace: minute };
+        let settings = StoreSettings {
+            limits: Limits::default(),
+            ticket_ttl: minute,
+            lease_grace: minute,
+            metadata_bytes: 1 << 20,
+        };
         let store = Store::new(me, settings, arena(4 * SEGMENT), Clock::start());
         let (ours, client) = UnixStream::pair().unwrap();
         let (write_end, events) = UnixStream::pair().unwrap();
