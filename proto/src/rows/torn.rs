@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Most ranges that are told apart; beyond it a leaf has one from its first torn row to its last one.
-pub const TORN_RANGES_MAX: usize = 1 << 20;
+const TORN_RANGES_MAX: usize = 1 << 20;
 
 /// Torn rows, by leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -19,9 +19,7 @@ mod staging;
 pub use directory::Directory;
 use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
-pub use groups::{
-    Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Sets, Threads,
-};
+pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Threads};
 use label::FrameFault;
 pub use sets::Sets;
 pub use staging::Staging;

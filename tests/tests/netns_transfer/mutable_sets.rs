@@ -55,10 +55,10 @@ fn a_peer_that_is_not_named_may_read_and_not_write() {
 /// A set of the first host, whose files lie on a disk of so many bytes.
 fn on_a_disk(bytes: &str) -> (tempfile::TempDir, Peers) {
     let root = tempfile::tempdir().unwrap();
-    let path = root.path().display();
+    let path = root.path().display().to_string();
     let mount = format!("mount -t tmpfs -o size={bytes} none {path} && exec \"$0\" \"$@\"");
     let peers = Peers::start(2, |host, options| match host {
-        0 => options.set("sets.root", path).prefix(["unshare", "-m", "sh", "-c", &mount]),
+        0 => options.set("sets.root", &path).prefix(["unshare", "-m", "sh", "-c", &mount]),
         _ => options,
     });
     (root, peers)
@@ -134,4 +134,7 @@ fn a_full_disk_refuses_a_commit_whole_and_the_rows_stay_what_they_were() {
         set.write(&Place::Rows(Selection::All), 8, &leaves, None)
     });
     assert_eq!(reason(outcome), Reason::StorageFull);
+    // A set is dropped on a full disk, too.
+    owner.drop_set("frames").unwrap();
+    assert_eq!(reason(there.now()), Reason::NotFound);
 }

@@ -38,11 +38,10 @@ pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<(
             for set in &sets {
                 writeln!(out, "{}", line(set))?;
                 writeln!(out, "  {}", set.reference)?;
-                match files(set) {
-                    Some((directory, durability)) => {
-                        writeln!(out, "  files    {directory}, durability {durability}")?
-                    }
-                    None => writeln!(out, "  held     {}", output::bytes(set.held_bytes))?,
+                if let Some((directory, durability)) = files(set) {
+                    writeln!(out, "  files    {directory}, durability {durability}")?;
+                } else {
+                    writeln!(out, "  held     {}", output::bytes(set.held_bytes))?;
                 }
                 if set.torn_rows > 0 {
                     writeln!(out, "  torn     {} rows, to be written again", set.torn_rows)?;

@@ -114,10 +114,7 @@ mod tests {
         let descriptors = Descriptors::new(2);
         let open =
             |at| descriptors.get((1, Which::Leaf(at)), || Ok(File::open("/dev/null").unwrap())).unwrap();
-        let kept = |at| {
-            let found = descriptors.open.lock().files.contains_key(&(1, Which::Leaf(at)));
-            found
-        };
+        let kept = |at| descriptors.open.lock().files.contains_key(&(1, Which::Leaf(at)));
         let first = open(0);
         open(1);
         open(0);

@@ -17,6 +17,8 @@ use super::root::{DirectoryName, Root, below, file};
 pub(super) const COMMITS: &str = "commits";
 /// Rows that commits of dead lives were writing.
 const TORN: &str = "torn";
+/// Ending of a file that is being written anew.
+const DRAFT: &str = ".new";
 /// Intents beyond this number are none: so many locks a set has.
 const INTENTS: usize = 64;
 /// Most bytes of an intent: a head, all leaves, and a row list of single rows.
@@ -109,26 +111,31 @@ pub(super) fn write_meta(set: &OwnedFd, directory: &DirectoryName, meta: &OwnMet
     rustix::fs::fsync(set).map_err(|error| failed("")(error.into()))
 }
 
-/// Takes a directory as no set of ours any more: true types stay.
+/// Takes a directory as no set of ours any more: true types stay. Needs no room where there are none.
 pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failure> {
     let (set, _) = root.set(directory)?;
     let meta = OwnMeta { mutable: None, ..read_meta(&set, directory)? };
     let failed = |error: io::Error| storage(&shown(directory, ""), "tidy", &error);
     let own = below(&set, OWN_DIRECTORY).map_err(failed)?;
-    let json = serde_json::to_vec_pretty(&meta).map_err(|error| failed(error.into()))?;
-    replace(&own, OWN_META, &json).map_err(failed)?;
-    let intents = (0..INTENTS).map(intent_name);
-    for name in [COMMITS, TORN].map(str::to_owned).into_iter().chain(intents) {
-        missing_is_none(rustix::fs::unlinkat(&own, &name, AtFlags::empty()).map_err(io::Error::from))
-            .map_err(failed)?;
+    let unlink = |name: &str| {
+        let unlinked = rustix::fs::unlinkat(&own, name, AtFlags::empty()).map_err(io::Error::from);
+        missing_is_none(unlinked).map(drop)
+    };
+    // First what makes it a set; on a full disk with true types, what is unlinked makes the room for them.
+    if meta.leaves.is_empty() {
+        unlink(OWN_META).map_err(failed)?;
+    }
+    let drafts = [OWN_META, TORN].map(|name| format!("{name}{DRAFT}"));
+    let named = [COMMITS, TORN].map(str::to_owned);
+    for name in named.into_iter().chain(drafts).chain((0..INTENTS).map(intent_name)) {
+        unlink(&name).map_err(failed)?;
     }
     if meta.leaves.is_empty() {
-        missing_is_none(rustix::fs::unlinkat(&own, OWN_META, AtFlags::empty()).map_err(io::Error::from))
-            .map_err(failed)?;
-        rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
-            .map_err(|error| failed(error.into()))?;
+        return rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
+            .map_err(|error| failed(error.into()));
     }
-    Ok(())
+    let json = serde_json::to_vec_pretty(&meta).map_err(|error| failed(error.into()))?;
+    replace(&own, OWN_META, &json).map_err(failed)
 }
 
 /// Reads what earlier lives left, and notes rows that they were writing as torn.
@@ -182,7 +189,7 @@ pub(super) fn write_torn(set: &OwnedFd, directory: &DirectoryName, torn: &Torn) 
 
 /// Writes a file under another name, synced, and gives it its own.
 pub(super) fn replace(directory: &impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let draft = format!("{name}.new");
+    let draft = format!("{name}{DRAFT}");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let mut written = file(directory, &draft, flags)?;
     written.write_all(bytes)?;
