@@ -52,7 +52,7 @@ pub struct SetFiles {
     pub directory: String,
     /// Takes a directory that is there, with its layout and rows. Where leaves are given and none is there, it is made.
     pub open: bool,
-    /// What survives whose end.
+    /// Durability of its commits.
     pub durability: Durability,
 }
 

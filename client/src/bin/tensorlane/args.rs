@@ -237,7 +237,7 @@ pub(crate) struct SetCreate {
     /// Take a directory that is there, as written by TensorDict.memmap or an earlier set.
     #[arg(long, requires = "files")]
     pub(crate) open: bool,
-    /// What survives: none and process survive the end of the sidecar, and with process torn rows are known.
+    /// Durability: none and process survive the end of the sidecar, and with process torn rows are known.
     #[arg(long, requires = "files", default_value = "process", value_name = "none|process")]
     pub(crate) durability: Durability,
 }

@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 use tensorlane_proto::failure::{Failure, Reason};
 
-/// What a file system refused: the path from `sets.root`, and what was being done to it.
+/// Failure of a file system: the path from `sets.root`, and what was being done to it.
 pub(super) fn storage(path: &str, doing: &str, error: &io::Error) -> Failure {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     let (reason, what) = match errno {

@@ -33,7 +33,7 @@ pub(super) use self::rows::{FileSet, NewBytes};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 
-/// What of a set survives whose end.
+/// Durability of a set: what survives whose end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Durability {
     /// Commits survive the process of the sidecar; rows that were being written may be mixed.
