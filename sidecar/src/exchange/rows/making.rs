@@ -10,7 +10,9 @@ use tensorlane_proto::ledger::TensorName;
 use tensorlane_proto::rows::{PlannedFile, SetId, SetLayout, SetReference};
 
 use super::Meant;
-use super::files::{Directory, DirectoryName, Durability, Identity, Root, check_layout, reference, taken};
+use super::files::{
+    Directory, DirectoryName, Durability, FileSet, Identity, Root, check_layout, reference, taken,
+};
 use super::memory::MutableSet;
 use crate::exchange::names::tensor_name;
 use crate::exchange::{Done, Exchange};
@@ -94,8 +96,11 @@ impl Exchange {
         let wanted = if spec.name.is_empty() { directory.as_str() } else { &spec.name };
         let name = tensor_name(wanted)?;
         let _making = root.making.lock();
+        let inode = root.inode(&directory)?;
         let opened = |set: &Arc<MutableSet>| {
-            set.files.as_ref().is_some_and(|files| files.directory == directory).then(|| Arc::clone(set))
+            // One directory may have two names: where letters are folded, or by a mount.
+            let is_it = |files: &FileSet| files.directory == directory || inode == Some(files.inode);
+            set.files.as_ref().is_some_and(is_it).then(|| Arc::clone(set))
         };
         let here = self.mutable_sets.table.lock().beginning("").find_map(opened);
         if let Some(set) = here {

@@ -43,14 +43,17 @@ pub(super) struct Kept {
 
 impl Identity {
     /// The set that lies in a directory; none where it is a copy, or no set of ours.
-    pub(super) fn of(meta: &OwnMeta, directory: &DirectoryName) -> Option<Self> {
-        let own = meta.mutable.as_ref().filter(|own| own.directory == directory.as_str())?;
-        Some(Self {
-            id: u128::from_str_radix(&own.id, 16).ok()?,
-            name: own.name.clone(),
-            writers: own.writers.clone(),
-            durability: Durability::by_word(&own.durability)?,
-        })
+    ///
+    /// # Errors
+    /// UNSUPPORTED_FORMAT: it is a set of another release, of which nothing is to be lost.
+    pub(super) fn of(meta: &OwnMeta, directory: &DirectoryName) -> Result<Option<Self>, Failure> {
+        let own = meta.mutable.as_ref().filter(|own| own.directory == directory.as_str());
+        let Some(own) = own else { return Ok(None) };
+        let other = |what: &str| unsupported(&shown(directory, OWN_META), what);
+        let id = u128::from_str_radix(&own.id, 16).map_err(|_| other("the id is no number"))?;
+        let durability = Durability::by_word(&own.durability);
+        let durability = durability.ok_or_else(|| other("this release does not know the durability"))?;
+        Ok(Some(Self { id, name: own.name.clone(), writers: own.writers.clone(), durability }))
     }
 
     pub(super) fn own(&self, directory: &DirectoryName) -> OwnSet {

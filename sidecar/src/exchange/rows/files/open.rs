@@ -4,18 +4,18 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::rows::{Commits, Found, SetLayout, SetReference};
+use tensorlane_proto::rows::{Commits, Found, SetLayout, SetReference, Torn};
 use tensorlane_proto::set::{
     DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, OWN_DIRECTORY, OwnMeta, TensorMeta, file_name,
 };
 
 use super::failure::{storage, unsupported};
-use super::keep::{Identity, read_at_most, read_meta, recover, write_meta};
+use super::keep::{Identity, read_at_most, read_meta, recover, write_meta, write_torn};
 use super::root::{DirectoryName, Inode, Root, below, file};
 use super::rows::FileSet;
 
@@ -49,7 +49,7 @@ impl Directory {
         let found = walk.found;
         let layout = SetLayout::new(&found.leaves, found.rows.unwrap_or(0));
         let layout = layout.map_err(|failure| unsupported(name.as_str(), failure.message))?;
-        let identity = Identity::of(&meta, name);
+        let identity = Identity::of(&meta, name)?;
         Ok(Self { name: name.clone(), set, inode, meta, found, layout, identity })
     }
 
@@ -59,7 +59,7 @@ impl Directory {
         if below(&set, OWN_DIRECTORY).is_err() {
             return Ok(false);
         }
-        Ok(Identity::of(&read_meta(&set, name)?, name).is_some())
+        Ok(Identity::of(&read_meta(&set, name)?, name)?.is_some())
     }
 
     /// Makes the set that lies in it one of this sidecar, with this identity.
@@ -71,15 +71,21 @@ impl Directory {
         root: &Arc<Root>,
         identity: &Identity,
     ) -> Result<(FileSet, Commits, SetLayout), Failure> {
+        let mut torn = Torn::default();
         if self.identity.as_ref() != Some(identity) {
-            // A copy has the state of another set: it begins anew.
+            // A copy has the state of another set: it begins anew, and what was torn there is torn here.
             if self.identity.is_none() && self.meta.mutable.is_some() {
+                torn = recover(&self.set, &self.name, &self.layout)?.torn;
                 super::keep::forget(root, &self.name)?;
             }
             let meta = OwnMeta { mutable: Some(identity.own(&self.name)), ..self.meta };
             write_meta(&self.set, &self.name, &meta)?;
         }
-        let kept = recover(&self.set, &self.name, &self.layout)?;
+        let mut kept = recover(&self.set, &self.name, &self.layout)?;
+        if !torn.is_empty() {
+            write_torn(&self.set, &self.name, &torn)?;
+            kept.torn = torn;
+        }
         let files = FileSet {
             root: Arc::clone(root),
             directory: self.name,
@@ -87,7 +93,9 @@ impl Directory {
             number: root.number(),
             files: self.found.files,
             durability: identity.durability,
+            torn_rows: AtomicU64::new(kept.torn.rows()),
             torn: Mutex::new(kept.torn),
+            is_unnoted: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
         };
         Ok((files, kept.commits, self.layout))

@@ -35,7 +35,7 @@ pub(in crate::exchange::rows) struct DirectoryName(String);
 
 /// A directory or file that stays the same: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Inode(u64, u64);
+pub(in crate::exchange::rows) struct Inode(u64, u64);
 
 // === impl Root ===
 
@@ -83,7 +83,7 @@ impl Root {
     }
 
     /// The inode at a name; none where nothing is.
-    pub(super) fn inode(&self, name: &DirectoryName) -> Result<Option<Inode>, Failure> {
+    pub(in crate::exchange::rows) fn inode(&self, name: &DirectoryName) -> Result<Option<Inode>, Failure> {
         match rustix::fs::statat(&self.directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Inode(stat.st_dev, stat.st_ino))),
             Err(Errno::NOENT) => Ok(None),

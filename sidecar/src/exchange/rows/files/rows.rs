@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags};
@@ -27,13 +27,17 @@ pub(in crate::exchange::rows) struct FileSet {
     pub(in crate::exchange::rows) root: Arc<Root>,
     pub(in crate::exchange::rows) directory: DirectoryName,
     /// Of the directory, when it was opened.
-    pub(super) inode: Inode,
+    pub(in crate::exchange::rows) inode: Inode,
     /// Number among the sets that were opened in this life.
     pub(super) number: u64,
     /// Files of the leaves, in order.
     pub(super) files: Vec<PlannedFile>,
     pub(in crate::exchange::rows) durability: Durability,
     pub(super) torn: Mutex<Torn>,
+    /// Number of torn rows, for who must not wait for a disk.
+    pub(super) torn_rows: AtomicU64,
+    /// Set while some torn rows are noted nowhere but here: the disk took no note of them.
+    pub(super) is_unnoted: AtomicBool,
     /// Raised when the set is dropped: its directory is tensordict's alone from then on.
     pub(super) dropped: AtomicBool,
 }
@@ -52,7 +56,7 @@ impl FileSet {
 
     /// Number of rows of which a leaf is torn.
     pub(in crate::exchange::rows) fn torn_rows(&self) -> u64 {
-        self.torn.lock().rows()
+        self.torn_rows.load(Ordering::Relaxed)
     }
 
     /// Checks that the directory is the one that was opened, and that the set was not dropped.
@@ -149,6 +153,12 @@ impl FileSet {
     /// # Errors
     /// STORAGE_FULL, STORAGE_FAILED: nothing is noted then.
     pub(in crate::exchange::rows) fn intend(&self, lock: usize, intent: &Intent) -> Result<(), Failure> {
+        // The next intent takes the place of the one that has them.
+        if self.is_unnoted.load(Ordering::Acquire) {
+            let torn = self.torn.lock();
+            self.write_torn(&torn)?;
+            self.is_unnoted.store(false, Ordering::Release);
+        }
         if self.durability == Durability::None || intent.pieces.is_empty() {
             return Ok(());
         }
@@ -202,6 +212,7 @@ impl FileSet {
                     rows.spans().for_each(|(first, count)| changed |= torn.remove(*at, first, count));
                 }
                 if changed {
+                    self.torn_rows.store(torn.rows(), Ordering::Relaxed);
                     self.write_torn(&torn)?;
                 }
             }
@@ -225,8 +236,11 @@ impl FileSet {
         let mut torn = self.torn.lock();
         let leaves: Vec<usize> = parts.iter().map(|(at, ..)| *at).collect();
         torn.add_commit(&leaves, &rows.spans().collect::<Vec<_>>());
-        // What cannot be noted now is still the intent of the commit.
-        if let Err(failure) = self.write_torn(&torn).and_then(|()| self.take_back(lock)) {
+        self.torn_rows.store(torn.rows(), Ordering::Relaxed);
+        // What cannot be noted now is still the intent of the commit, which the next commit leaves as it is until it can be.
+        let noted = self.write_torn(&torn);
+        self.is_unnoted.store(noted.is_err(), Ordering::Release);
+        if let Err(failure) = noted.and_then(|()| self.take_back(lock)) {
             tracing::warn!(directory = self.directory.as_str(), %failure, "torn rows could not be noted");
         }
     }
@@ -250,7 +264,10 @@ impl FileSet {
     /// # Errors
     /// STORAGE_FAILED.
     pub(in crate::exchange::rows) fn forget(&self) -> Result<(), Failure> {
-        self.dropped.store(true, Ordering::Release);
+        if self.dropped.swap(true, Ordering::AcqRel) {
+            let what = format!("the set in {} below sets.root was dropped already", self.directory.as_str());
+            return Err(Failure::new(Reason::NotFound, what).with("path", self.directory.as_str()));
+        }
         self.root.descriptors.close(self.number);
         match self.root.inode(&self.directory)? {
             Some(inode) if inode == self.inode => super::keep::forget(&self.root, &self.directory),
