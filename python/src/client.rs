@@ -1,6 +1,7 @@
 //! Calls of a client, for `tensorlane.Client`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -286,7 +287,7 @@ impl Core {
         self.call(py, |client| pipe::connect(client, to, &options))
     }
 
-    /// Makes a mutable set of this peer.
+    /// Makes a mutable set of this peer. `files` are a directory, if it may be there, and the durability.
     fn create_set(
         &self,
         py: Python<'_>,
@@ -294,9 +295,16 @@ impl Core {
         rows: u64,
         leaves: Vec<mutable::Leaf>,
         writers: Vec<String>,
+        files: Option<(String, bool, String)>,
     ) -> PyResult<Opened> {
-        let spec = mutable::spec(py, name, rows, &leaves, &writers)?;
+        let spec = mutable::spec(py, name, rows, &leaves, &writers, files)?;
         self.call(py, |client| client.create_set(&spec).map(|set| Opened::from(&set)))
+    }
+
+    /// Brings what was committed to a set on files to the disk.
+    fn flush_set(&self, py: Python<'_>, set: &Opened) -> PyResult<Opened> {
+        let info = Arc::clone(&set.0);
+        self.call(py, move |client| client.mutable_set(&info).flush().map(|info| Opened(info.into())))
     }
 
     /// Opens a mutable set by its reference, its name at this peer, or `peer/name`.

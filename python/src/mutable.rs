@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use tensorlane_client::set::mutable::{MutableSet, Place, SetInfo, SetSpec};
+use tensorlane_client::set::mutable::{Durability, MutableSet, Place, SetFiles, SetInfo, SetSpec};
 use tensorlane_proto::{DType, Reference, Selection};
 
 use crate::errors;
@@ -76,6 +76,19 @@ impl Opened {
     fn held_bytes(&self) -> u64 {
         self.0.held_bytes
     }
+
+    /// Directory below `sets.root`, and durability, of a set on files.
+    #[getter]
+    fn files(&self) -> Option<(String, &'static str)> {
+        let files = self.0.spec.as_ref()?.files.as_ref()?;
+        Some((files.directory.clone(), Durability::of(files).map_or("unknown", Durability::as_str)))
+    }
+
+    /// Rows of which a leaf is TORN_ROWS.
+    #[getter]
+    fn torn_rows(&self) -> u64 {
+        self.0.torn_rows
+    }
 }
 
 /// A layout that Python made.
@@ -85,6 +98,7 @@ pub(crate) fn spec(
     rows: u64,
     leaves: &[Leaf],
     writers: &[String],
+    files: Option<(String, bool, String)>,
 ) -> PyResult<SetSpec> {
     let mut spec = SetSpec::new(name, rows);
     for (key, dtype, row_shape) in leaves {
@@ -92,6 +106,12 @@ pub(crate) fn spec(
             .parse()
             .map_err(|error| errors::refuse(py, "INVALID_ARGUMENT", &format!("{key}: {error}")))?;
         spec = spec.leaf(key, dtype, row_shape);
+    }
+    if let Some((directory, open, durability)) = files {
+        let durability = durability.parse();
+        let durability =
+            durability.map_err(|error: String| errors::refuse(py, "INVALID_ARGUMENT", &error))?;
+        spec = spec.files(&SetFiles { directory, open, durability });
     }
     Ok(spec.writers(&writers.iter().map(String::as_str).collect::<Vec<_>>()))
 }

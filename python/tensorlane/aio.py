@@ -158,9 +158,20 @@ class AsyncClient:
         """Connects to a listener, as `tensorlane.Client.connect_pipe` does."""
         return AsyncPipe(self, await self._run("get", None, functools.partial(self._client.connect_pipe, to, wait=wait)))
 
-    async def create_set(self, name: str, rows: int, leaves: Mapping[str, Any], *, writers: Sequence[str] = ()) -> AsyncMutableSet:
+    async def create_set(
+        self,
+        name: str,
+        rows: int | None = None,
+        leaves: Mapping[str, Any] | None = None,
+        *,
+        writers: Sequence[str] = (),
+        directory: str | None = None,
+        open: bool = False,
+        durability: str = "process",
+    ) -> AsyncMutableSet:
         """Makes a mutable set, as `tensorlane.Client.create_set` does."""
-        make = functools.partial(self._client.create_set, name, rows, leaves, writers=writers)
+        files = {"directory": directory, "open": open, "durability": durability}
+        make = functools.partial(self._client.create_set, name, rows, leaves, writers=writers, **files)
         return AsyncMutableSet(self, await self._run("short", None, make))
 
     async def open_set(self, target: MutableSet | str) -> AsyncMutableSet:
@@ -251,6 +262,10 @@ class AsyncMutableSet:
     async def extend(self, values: Any, *, deadline: float | None = None) -> Committed:
         """Writes rows behind the last extension, as `tensorlane.MutableSet.extend` does."""
         return await self._client._run("put", None, functools.partial(self.set.extend, values, deadline=deadline))
+
+    async def flush(self) -> SetStatus:
+        """Brings what was committed to the disk, as `tensorlane.MutableSet.flush` does."""
+        return await self._client._run("put", None, self.set.flush)
 
     async def status(self) -> SetStatus:
         """The set as it is now, as its owner says."""

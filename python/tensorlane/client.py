@@ -333,14 +333,32 @@ class Client:
             sets.load(into, got, convert=convert, strict=strict)
             return got.version
 
-    def create_set(self, name: str, rows: int, leaves: Mapping[str, Any], *, writers: Sequence[str] = ()) -> MutableSet:
+    def create_set(
+        self,
+        name: str,
+        rows: int | None = None,
+        leaves: Mapping[str, Any] | None = None,
+        *,
+        writers: Sequence[str] = (),
+        directory: str | None = None,
+        open: bool = False,
+        durability: str = "process",
+    ) -> MutableSet:
         """Makes a set of `rows` rows, all of them zero, which any process of the exchange opens by its reference.
 
         `leaves` has for each key `(dtype, row shape)`, or an array of rows, such as a batch; keys of mappings inside are joined
         by `/`. Workloads of this peer may write, and those of peers that `writers` name: `rollout-*`. Nothing is written: a row
         takes memory when it is first written. It lives until it is dropped, or its sidecar ends.
+
+        With `directory`, rows lie in files in a new directory of that name below `sets.root` of the sidecar, which
+        `TensorDict.load_memmap` opens, and the set is there again when its sidecar has started again. With `open`, the directory may
+        be there; it gives rows and leaves where none are given. `durability` is `process`, or `none`: see docs/sets.md.
         """
-        made = self._core.create_set(name, rows, mutable.layout(leaves), list(writers))
+        if directory is None and (rows is None or leaves is None):
+            raise Unsupported("a set in memory has rows and leaves", remedy="give both, or a directory and open=True")
+        files = None if directory is None else (directory, open, durability)
+        layout = mutable.layout(leaves) if leaves is not None else []
+        made = self._core.create_set(name, rows or 0, layout, list(writers), files)
         return MutableSet(made.reference, self, made)
 
     def open_set(self, target: MutableSet | str) -> MutableSet:
@@ -353,7 +371,7 @@ class Client:
         return [mutable.told(opened) for opened in self._core.mutable_sets(prefix)]
 
     def drop_set(self, target: MutableSet | str) -> None:
-        """Takes a mutable set of this peer away, with its rows. Rows that were read stay."""
+        """Takes a mutable set of this peer away, with its rows. Rows that were read stay, and so does a directory."""
         self._core.drop_set(_set(target))
 
     def channel_writer(

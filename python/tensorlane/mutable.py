@@ -64,6 +64,12 @@ class SetStatus:
     writers: tuple[str, ...]
     """Peers whose workloads may write, beside the owner's own."""
     leaves: dict[str, Leaf]
+    directory: str | None = None
+    """Directory below `sets.root` of its sidecar, of a set on files."""
+    durability: str | None = None
+    """`none` or `process`, of a set on files."""
+    torn_rows: int = 0
+    """Rows of which a leaf is TORN_ROWS: to be written again."""
 
 
 class Rows(Mapping[str, Tensor]):
@@ -196,8 +202,12 @@ class MutableSet:
         count = preparing.counted(flat, self.leaves)
         return self._commit(preparing.prepared(flat, self.leaves, count), None, None, deadline)
 
+    def flush(self) -> SetStatus:
+        """Brings what was committed to the disk, of a set on files: it then survives a loss of power. For those who may write."""
+        return told(self._bound._core.flush_set(self._opened))
+
     def drop(self) -> None:
-        """Takes the set away, with its rows; in its own pod only."""
+        """Takes the set away, with its rows; in its own pod only. The directory of one on files stays."""
         self._bound.drop_set(self)
 
     def __getitem__(self, index: Any) -> Any:
@@ -320,6 +330,8 @@ def told(opened: Opened) -> SetStatus:
         opened.held_bytes,
         tuple(opened.writers),
         _leaves(opened),
+        *(opened.files or (None, None)),
+        opened.torn_rows,
     )
 
 

@@ -15,8 +15,7 @@ mod import;
 use std::io;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-use tensorlane_proto::set::{LevelError, TreeError};
+use tensorlane_proto::set::{LevelError, OWN_DIRECTORY as OWN, OWN_META, TreeError};
 use thiserror::Error;
 
 use crate::error::Error;
@@ -25,8 +24,6 @@ pub use export::{Draft, Export, export};
 pub use import::{Directory, LeafFile};
 
 const META: &str = "meta.json";
-const OWN: &str = ".tensorlane";
-const OWN_META: &str = "set.json";
 /// Bytes that are read or written at once.
 const CHUNK_BYTES: usize = 8 << 20;
 
@@ -110,19 +107,6 @@ pub enum DirectoryError {
         /// Error of the call.
         source: Error,
     },
-}
-
-/// `.tensorlane/set.json`: true types of files that hold bytes to tensordict.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct OwnMeta {
-    leaves: Vec<OwnLeaf>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct OwnLeaf {
-    path: Vec<String>,
-    dtype: String,
-    shape: Vec<u64>,
 }
 
 fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DirectoryError {

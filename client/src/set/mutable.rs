@@ -5,8 +5,10 @@
 //!   read    ──SetRead──>   a tensor for each leaf, of one version: only these rows travel
 //!   write   puts the rows, ──SetCommit──> all of them in one step, or none
 //! ```
+//! Rows lie in the arena of the sidecar, or in files that tensordict opens: [`SetFiles`].
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +32,29 @@ pub use tensorlane_proto::generated::SetInfo;
 /// The layout of a mutable set that is to be made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SetSpec(v1::SetSpec);
+
+/// Durability of a set on files: what survives whose end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Commits survive the process of the sidecar. Rows that were being written then may be mixed, and nobody is told.
+    None,
+    /// As `None`, and rows that were being written are TORN_ROWS until they are written again.
+    #[default]
+    Process,
+    /// Commits survive a loss of power. Sidecars of this release refuse it: UNSUPPORTED.
+    Disk,
+}
+
+/// Directory of a set on files, below `sets.root` of its sidecar.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetFiles {
+    /// Name of the directory, 1 to 200 bytes, without `/`.
+    pub directory: String,
+    /// Takes a directory that is there, with its layout and rows. Where leaves are given and none is there, it is made.
+    pub open: bool,
+    /// Durability of its commits.
+    pub durability: Durability,
+}
 
 /// A mutable set, opened.
 #[derive(Clone, Debug)]
@@ -87,19 +112,78 @@ impl SetSpec {
         self.0.writers.extend(patterns.iter().map(|pattern| (*pattern).to_owned()));
         self
     }
+
+    /// Has the rows lie in files, in the layout of tensordict. A set without a name has that of its directory.
+    #[must_use]
+    pub fn files(mut self, files: &SetFiles) -> Self {
+        let durability = match files.durability {
+            Durability::None => v1::SetDurability::None,
+            Durability::Process => v1::SetDurability::Process,
+            Durability::Disk => v1::SetDurability::Disk,
+        };
+        self.0.files = Some(v1::SetFiles {
+            directory: files.directory.clone(),
+            open: files.open,
+            durability: durability.into(),
+        });
+        self
+    }
+}
+
+impl Durability {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::None, Self::Process, Self::Disk];
+
+    /// Its word, such as `process`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Process => "process",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// The durability of a set as it was told; none where it is one of a later release.
+    pub fn of(files: &v1::SetFiles) -> Option<Self> {
+        match v1::SetDurability::try_from(files.durability) {
+            Ok(v1::SetDurability::None) => Some(Self::None),
+            Ok(v1::SetDurability::Unspecified | v1::SetDurability::Process) => Some(Self::Process),
+            Ok(v1::SetDurability::Disk) => Some(Self::Disk),
+            Err(_) => None,
+        }
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(word: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|durability| durability.as_str() == word);
+        found.ok_or_else(|| format!("{word:?} is no durability; none, process and disk are"))
+    }
 }
 
 impl Client {
-    /// Makes a mutable set of this peer. All rows are zero; nothing is written.
+    /// Makes a mutable set of this peer. All rows are zero; nothing is written. On files, it may be one that is there.
     ///
     /// # Errors
-    /// NAME_TAKEN, NEVER_FITS, INVALID_ARGUMENT, or what ended the call.
+    /// NAME_TAKEN, also for a directory that is there; NEVER_FITS, INVALID_ARGUMENT; on files NO_STORAGE, STORAGE_FULL, STORAGE_FAILED,
+    /// UNSUPPORTED_FORMAT and SET_MISMATCH of a directory that is opened; or what ended the call.
     pub fn create_set(&self, spec: &SetSpec) -> Result<MutableSet> {
         let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetCreateRequest { spec: Some(spec.0.clone()) };
         let reply: v1::SetCreateResponse =
             connection.call(SessionKind::SetCreate, &request, &wait, Late::Nothing)?;
-        self.opened(reply.set)
+        let set = self.opened(reply.set)?;
+        let is_on_files = |spec: &v1::SetSpec| spec.files.is_some();
+        if is_on_files(&spec.0) && !set.info.spec.as_ref().is_some_and(is_on_files) {
+            // An earlier sidecar does not know the word, and has made a set in memory.
+            self.drop_set(set.reference())?;
+            let what =
+                "the sidecar is of an earlier release and has no sets on files; use one of this release";
+            return Err(Failure::new(Reason::Unsupported, what).into());
+        }
+        Ok(set)
     }
 
     /// Opens a mutable set by its reference, its name at this peer, or `peer/name`.
@@ -107,8 +191,12 @@ impl Client {
     /// # Errors
     /// NOT_FOUND, OWNER_LOST, PEER_UNREACHABLE, UNSUPPORTED of an older peer, or what ended the call.
     pub fn open_mutable_set(&self, set: &str) -> Result<MutableSet> {
+        self.ask_for(set, false)
+    }
+
+    fn ask_for(&self, set: &str, flush: bool) -> Result<MutableSet> {
         let (connection, wait) = self.with_mutable_sets()?;
-        let request = v1::SetOpenRequest { set: set.to_owned(), deadline_ms: wait.deadline_ms() };
+        let request = v1::SetOpenRequest { set: set.to_owned(), deadline_ms: wait.deadline_ms(), flush };
         let reply: v1::SetOpenResponse =
             connection.call(SessionKind::SetOpen, &request, &wait, Late::Nothing)?;
         self.opened(reply.set)
@@ -131,7 +219,7 @@ impl Client {
         Ok(reply.sets)
     }
 
-    /// Takes a mutable set of this peer away, with its rows.
+    /// Takes a mutable set of this peer away, with its rows. The directory of one on files stays, as one of tensordict.
     ///
     /// # Errors
     /// NOT_FOUND, NOT_OWNED for one of another peer, or what ended the call.
@@ -265,6 +353,14 @@ impl MutableSet {
     /// As [`Client::open_mutable_set`].
     pub fn now(&self) -> Result<SetInfo> {
         Ok(SetInfo::clone(&self.client.open_mutable_set(&self.info.reference)?.info))
+    }
+
+    /// Brings what was committed to the disk, of a set on files; it then survives a loss of power. The set as it is now.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED for those who may not write it, STORAGE_FULL, STORAGE_FAILED, or as [`Client::open_mutable_set`].
+    pub fn flush(&self) -> Result<SetInfo> {
+        Ok(SetInfo::clone(&self.client.ask_for(&self.info.reference, true)?.info))
     }
 
     /// Descriptor of so many rows of a leaf.

@@ -124,6 +124,16 @@ reasons! {
     SetMismatch, "SET_MISMATCH", InvalidArgument;
     /// The set does not let this peer write; its owner names those that may.
     PermissionDenied, "PERMISSION_DENIED", PermissionDenied;
+    /// The rows may be of two commits: the sidecar ended, or its storage failed, while they were written. Write them again.
+    TornRows, "TORN_ROWS", DataLoss;
+    /// The sidecar has no directory for sets on files; its setting `sets.root` names one.
+    NoStorage, "NO_STORAGE", FailedPrecondition;
+    /// The disk, or its quota, is full; nothing was written.
+    StorageFull, "STORAGE_FULL", ResourceExhausted;
+    /// The storage of a set failed, or its directory is not the one that it was.
+    StorageFailed, "STORAGE_FAILED", DataLoss;
+    /// The directory is no set that this release reads.
+    UnsupportedFormat, "UNSUPPORTED_FORMAT", FailedPrecondition;
     /// The channel has ended: its writer finished it, let it go or died.
     ChannelEnded, "CHANNEL_ENDED", FailedPrecondition;
     /// The process that writes the channel does not answer; it may be stopped.

@@ -318,6 +318,23 @@ pub struct SetSpec {
     /// Peers whose workloads may write, beside the owner's own; `*` stands for any characters. At most 64, 253 bytes each.
     #[prost(string, repeated, tag = "4")]
     pub writers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Files that its rows lie in; absent for one in the arena of its owner.
+    #[prost(message, optional, tag = "5")]
+    pub files: ::core::option::Option<SetFiles>,
+}
+/// Directory in which the rows of a mutable set lie, in the layout of tensordict.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetFiles {
+    /// Name of the directory below `sets.root` of the sidecar: 1 to 200 bytes, without `/`, and not beginning with `.`.
+    #[prost(string, tag = "1")]
+    pub directory: ::prost::alloc::string::String,
+    /// Takes a directory that is there, with its layout and rows; those that are given must be the same. Where leaves are given and
+    /// none is there, it is made. False: one that is there is NAME_TAKEN.
+    #[prost(bool, tag = "2")]
+    pub open: bool,
+    /// What survives whose end.
+    #[prost(enumeration = "SetDurability", tag = "3")]
+    pub durability: i32,
 }
 /// A mutable set as it is now.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -337,9 +354,12 @@ pub struct SetInfo {
     /// Bytes that it takes when every row was written.
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
-    /// Bytes that it takes now, in the arena of its owner.
+    /// Bytes that it takes now, in the arena of its owner; 0 for one on files.
     #[prost(uint64, tag = "6")]
     pub held_bytes: u64,
+    /// Rows of which a leaf is TORN_ROWS: their sidecar ended, or their storage failed, while they were written.
+    #[prost(uint64, tag = "7")]
+    pub torn_rows: u64,
 }
 /// Makes a mutable set of this peer. All rows are zero; nothing is written.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -364,6 +384,9 @@ pub struct SetOpenRequest {
     /// How long the call may take, in milliseconds; 0 means the sidecar's default.
     #[prost(uint64, tag = "2")]
     pub deadline_ms: u64,
+    /// Brings what was committed before to the disk first, of a set on files; for those who may write it.
+    #[prost(bool, tag = "3")]
+    pub flush: bool,
 }
 /// The set as it is now.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -433,7 +456,7 @@ pub struct SetCommitResponse {
     #[prost(uint64, tag = "2")]
     pub first: u64,
 }
-/// Takes a mutable set of this peer away, with its rows.
+/// Takes a mutable set of this peer away, with its rows. The directory of one on files stays, as one of tensordict.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetDropRequest {
     /// Its reference or name.
@@ -456,6 +479,43 @@ pub struct SetStatResponse {
     /// The sets.
     #[prost(message, repeated, tag = "1")]
     pub sets: ::prost::alloc::vec::Vec<SetInfo>,
+}
+/// What of a mutable set on files survives whose end. Bytes that were flushed survive everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SetDurability {
+    /// PROCESS.
+    Unspecified = 0,
+    /// Commits survive the end of the sidecar's process. Rows that were being written at that moment may be mixed, and nobody is told.
+    None = 1,
+    /// As NONE, and rows that were being written are TORN_ROWS until they are written again.
+    Process = 2,
+    /// Commits survive a loss of power. UNSUPPORTED in this release.
+    Disk = 3,
+}
+impl SetDurability {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SET_DURABILITY_UNSPECIFIED",
+            Self::None => "SET_DURABILITY_NONE",
+            Self::Process => "SET_DURABILITY_PROCESS",
+            Self::Disk => "SET_DURABILITY_DISK",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SET_DURABILITY_UNSPECIFIED" => Some(Self::Unspecified),
+            "SET_DURABILITY_NONE" => Some(Self::None),
+            "SET_DURABILITY_PROCESS" => Some(Self::Process),
+            "SET_DURABILITY_DISK" => Some(Self::Disk),
+            _ => None,
+        }
+    }
 }
 /// Which tensor is meant.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -23,6 +23,8 @@ pub struct Committed {
 pub struct Commits {
     version: u64,
     cursor: u64,
+    /// Row behind the last extension whose commit was made: the cursor, but for one that has taken its rows and writes them.
+    settled: u64,
     repeats: HashMap<RetryId, Committed>,
     order: VecDeque<RetryId>,
 }
@@ -36,6 +38,22 @@ impl Commits {
     /// Row that the next extension begins at.
     pub const fn cursor(&self) -> u64 {
         self.cursor
+    }
+
+    /// Row behind the last extension whose commit was made.
+    pub const fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// The commits of an earlier life, oldest first: the latest version, the cursor, and those that may be repeated.
+    pub fn restored(
+        version: u64,
+        cursor: u64,
+        repeats: impl IntoIterator<Item = (RetryId, Committed)>,
+    ) -> Self {
+        let mut commits = Self { version, cursor, settled: cursor, ..Self::default() };
+        repeats.into_iter().for_each(|(retry, committed)| commits.remember(retry, committed));
+        commits
     }
 
     /// The commit that this one is a repeat of.
@@ -73,22 +91,40 @@ impl Commits {
             && self.cursor == (first + count) % of
         {
             self.cursor = first;
+            self.settled = first;
         }
     }
 
-    /// A commit is made now: the next version.
-    pub fn commit(&mut self, first: u64, retry: Option<RetryId>) -> Committed {
+    /// A commit to rows is made now: the next version.
+    pub fn commit(&mut self, rows: &RowList, retry: Option<RetryId>) -> Committed {
         self.version += 1;
-        let committed = Committed { version: self.version, first };
+        let committed = Committed { version: self.version, first: rows.first() };
+        if let RowList::Round { first, count, of } = *rows {
+            self.settled = (first + count) % of;
+        }
         if let Some(retry) = retry {
-            self.repeats.insert(retry, committed);
-            self.order.push_back(retry);
-            if self.order.len() > REPEATS_MAX
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.repeats.remove(&oldest);
-            }
+            self.remember(retry, committed);
         }
         committed
+    }
+
+    /// Forgets a commit whose rows could not be written: a repeat of it is made.
+    pub fn failed(&mut self, retry: Option<RetryId>) {
+        if let Some(retry) = retry
+            && self.repeats.remove(&retry).is_some()
+        {
+            self.order.retain(|other| *other != retry);
+        }
+    }
+
+    fn remember(&mut self, retry: RetryId, committed: Committed) {
+        if self.repeats.insert(retry, committed).is_none() {
+            self.order.push_back(retry);
+        }
+        if self.order.len() > REPEATS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.repeats.remove(&oldest);
+        }
     }
 }

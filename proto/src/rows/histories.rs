@@ -109,7 +109,7 @@ impl Owner {
             give_back(&mut self.commits);
             return Err(Failure::new(Reason::Cancelled, "the writer is gone"));
         }
-        let committed = self.commits.commit(rows.first(), retry);
+        let committed = self.commits.commit(&rows, retry);
         for leaf in (0..2).filter(|leaf| leaves[*leaf]) {
             for (value, at) in (*value..).zip(self.places(&rows, leaf)) {
                 self.bands.insert(at, value);

@@ -95,10 +95,20 @@ impl RowList {
 
     /// Pieces of neighbouring rows that lie in one band, in order: first row and number.
     pub fn pieces<'a>(&'a self, layout: &'a SetLayout) -> impl Iterator<Item = (u64, u64)> + 'a {
+        self.cut(|first| layout.left_in_band(first))
+    }
+
+    /// Pieces of neighbouring rows, however many, in order: first row and number.
+    pub fn spans(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.cut(|_| u64::MAX)
+    }
+
+    /// Pieces of neighbouring rows, each of as many as `most` allows behind its first one.
+    fn cut<'a>(&'a self, most: impl Fn(u64) -> u64 + 'a) -> impl Iterator<Item = (u64, u64)> + 'a {
         let (mut at, len) = (0, self.len());
         std::iter::from_fn(move || {
             let first = (at < len).then(|| self.row(at))?;
-            let most = layout.left_in_band(first).min(len - at);
+            let most = most(first).min(len - at);
             let mut count = 1;
             while count < most && self.row(at + count) == first + count {
                 count += 1;

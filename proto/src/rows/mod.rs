@@ -4,20 +4,30 @@
 //!   SetLayout   leaves ── row bytes ── bands: rows that lie in one piece of memory, all leaves of them together
 //!   RowList     rows that are read or written, proven to be there
 //!   Commits     version, cursor of extensions, commits that may be repeated
+//!   Intent, Record, Torn   what a set on files keeps beside its rows
+//!   Plan        the directory of a set on files: its files, and `meta.json` of each level
 //! ```
 //!
 //! All of it is pure: no byte of a row is seen here.
 
 mod commits;
+#[cfg(feature = "set")]
+mod directory;
 #[cfg(test)]
 mod histories;
 mod layout;
 mod list;
+mod record;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod torn;
 
 pub use commits::{Commits, Committed, REPEATS_MAX};
+#[cfg(feature = "set")]
+pub use directory::{Found, Plan, PlannedFile};
 pub use layout::{BAND_BYTES, Leaf, Run, SET_ROWS_MAX, SETS_LEAVES_MAX, SetLayout};
 pub use list::RowList;
-pub use reference::{SET_REFERENCE_BYTES_MAX, SetReference};
+pub use record::{Intent, NO_INTENT, RECORD_BYTES, Record};
+pub use reference::{SET_REFERENCE_BYTES_MAX, SetId, SetReference};
+pub use torn::Torn;

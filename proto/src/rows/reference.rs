@@ -1,4 +1,4 @@
-//! References of mutable sets: `ts1:EXCHANGE/PEER/INCARNATION/ID/CRC`.
+//! References of mutable sets: `ts1:EXCHANGE/PEER/INCARNATION/ID/CRC` in memory, `ts1:EXCHANGE/PEER/files/ID/CRC` on files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +10,8 @@ use crate::identity::{ExchangeName, Incarnation, PeerName};
 /// Longest reference of a set, in bytes.
 pub const SET_REFERENCE_BYTES_MAX: usize = 300;
 const SCHEME: &str = "ts1:";
+/// Word in the place of an incarnation, of sets that survive it. No incarnation is written so.
+const FILES: &str = "files";
 
 /// Names a mutable set from anywhere, for as long as it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,10 +20,48 @@ pub struct SetReference {
     pub exchange: ExchangeName,
     /// Owner of the set.
     pub peer: PeerName,
-    /// The life of the owner: a set in memory ends with it.
-    pub incarnation: Incarnation,
-    /// Number of the set at its owner.
-    pub id: u64,
+    /// The set at its owner.
+    pub id: SetId,
+}
+
+/// Identity of a mutable set at its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SetId {
+    /// A set in memory, which ends with that life of its owner.
+    Memory {
+        /// The life of the owner.
+        incarnation: Incarnation,
+        /// Number of the set in that life.
+        number: u64,
+    },
+    /// A set on files, by random bits that are kept beside them.
+    Files(u128),
+}
+
+impl SetId {
+    /// The life of the owner that the set ends with; none for one that survives it.
+    pub const fn incarnation(self) -> Option<Incarnation> {
+        match self {
+            Self::Memory { incarnation, .. } => Some(incarnation),
+            Self::Files(_) => None,
+        }
+    }
+
+    fn read(life: &str, id: &str) -> Option<Self> {
+        match life {
+            FILES => u128::from_str_radix(id, 16).ok().map(Self::Files),
+            life => Some(Self::Memory { incarnation: life.parse().ok()?, number: id.parse().ok()? }),
+        }
+    }
+}
+
+impl fmt::Display for SetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { incarnation, number } => write!(f, "{incarnation}/{number}"),
+            Self::Files(id) => write!(f, "{FILES}/{id:032x}"),
+        }
+    }
 }
 
 impl SetReference {
@@ -33,7 +73,7 @@ impl SetReference {
 
 impl fmt::Display for SetReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!("{SCHEME}{}/{}/{}/{}", self.exchange, self.peer, self.incarnation, self.id);
+        let text = format!("{SCHEME}{}/{}/{}", self.exchange, self.peer, self.id);
         write!(f, "{text}/{:08x}", checksum::crc32c(text.as_bytes()))
     }
 }
@@ -52,15 +92,14 @@ impl FromStr for SetReference {
         }
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| malformed("it does not begin with ts1:"))?;
         let parts: Vec<&str> = rest.split('/').collect();
-        let &[exchange, peer, incarnation, id, _] = parts.as_slice() else {
+        let &[exchange, peer, life, id, _] = parts.as_slice() else {
             return Err(malformed("it does not have five parts"));
         };
-        let number = || id.parse::<u64>().ok();
-        let read = (exchange.parse().ok(), peer.parse().ok(), incarnation.parse().ok(), number());
-        let (Some(exchange), Some(peer), Some(incarnation), Some(id)) = read else {
+        let read = (exchange.parse().ok(), peer.parse().ok(), SetId::read(life, id));
+        let (Some(exchange), Some(peer), Some(id)) = read else {
             return Err(malformed("one of its parts cannot be read"));
         };
-        let reference = Self { exchange, peer, incarnation, id };
+        let reference = Self { exchange, peer, id };
         // One spelling each: what is written again must be the same.
         match reference.to_string() == text {
             true => Ok(reference),

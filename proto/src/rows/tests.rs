@@ -90,7 +90,7 @@ proptest! {
 
 fn reference() -> SetReference {
     let (exchange, peer) = ("ml".parse().unwrap(), "trainer-0".parse().unwrap());
-    SetReference { exchange, peer, incarnation: crate::Incarnation(7), id: 12 }
+    SetReference { exchange, peer, id: SetId::Memory { incarnation: crate::Incarnation(7), number: 12 } }
 }
 
 #[test]
@@ -143,12 +143,15 @@ fn a_commit_is_the_next_version_and_its_repeat_is_the_same_one() {
     let mut commits = Commits::default();
     let retry = RetryId([1; 16]);
     assert_eq!(commits.check(Some(0)), Ok(()));
-    let first = commits.commit(4, Some(retry));
+    let first = commits.commit(&RowList::Range { first: 4, count: 1, step: 1 }, Some(retry));
     assert_eq!(first, Committed { version: 1, first: 4 });
     assert_eq!(commits.repeated(Some(retry)), Some(first));
     assert_eq!(commits.check(Some(0)).unwrap_err().detail("latest"), Some("1"));
     for at in 0..REPEATS_MAX as u64 {
-        commits.commit(0, Some(RetryId((u128::from(at) + 1000).to_le_bytes())));
+        commits.commit(
+            &RowList::Range { first: 0, count: 1, step: 1 },
+            Some(RetryId((u128::from(at) + 1000).to_le_bytes())),
+        );
     }
     assert_eq!(commits.repeated(Some(retry)), None, "the oldest are forgotten");
 }
@@ -165,4 +168,18 @@ fn extensions_go_round_and_what_was_not_written_is_taken_again() {
     let (one, _other) = (commits.take(1, 10), commits.take(1, 10));
     commits.give_back(&one);
     assert_eq!(commits.cursor(), 0, "rows of another extension stay taken");
+}
+
+#[test]
+fn a_reference_of_a_set_on_files_has_no_life_and_is_short_enough() {
+    let on_files = SetReference { id: SetId::Files(u128::MAX - 7), ..reference() };
+    let text = on_files.to_string();
+    assert!(
+        text.contains("/files/fffffffffffffffffffffffffffffff8/") && text.len() <= SET_REFERENCE_BYTES_MAX,
+        "{text}"
+    );
+    assert_eq!(text.parse::<SetReference>().unwrap(), on_files);
+    assert_eq!(on_files.id.incarnation(), None);
+    let garbled = text.replace("files", "filet");
+    assert_eq!(garbled.parse::<SetReference>().unwrap_err().reason, Reason::ReferenceMalformed);
 }

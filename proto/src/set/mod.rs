@@ -5,6 +5,7 @@
 //!             └── meta       `meta.json` of one level of a directory, tensordict's format version 1
 //!   key       names of files, as tensordict writes them
 //!   dtype     names of element types, as torch writes them
+//!   own       `.tensorlane/set.json`: what tensordict has no words for
 //! ```
 //!
 //! All of it is pure: no file and no socket is opened here.
@@ -13,10 +14,12 @@ mod dtype;
 mod key;
 mod manifest;
 mod meta;
+mod own;
 mod tree;
 
 pub use dtype::{torch_dtype, torch_name};
 pub use key::{file_name, key_of_file};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError, SET_METADATA};
 pub use meta::{Level, LevelEntry, LevelError, TensorMeta};
+pub use own::{OWN_DIRECTORY, OWN_META, OwnLeaf, OwnMeta, OwnSet};
 pub use tree::{DEPTH_MAX, KEY_BYTES_MAX, LEAVES_MAX, Node, Tree, TreeError};

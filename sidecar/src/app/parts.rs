@@ -96,6 +96,12 @@ impl Parts {
             Arc::clone(metrics),
             exchange_settings(config, fingerprint),
         );
+        if let Some(root) = &config.sets.root {
+            exchange.open_sets(root, config.limits.set_files).map_err(|error| match error.kind() {
+                std::io::ErrorKind::ResourceBusy => RunError::InUse { directory: root.clone() },
+                _ => io("open sets.root")(error),
+            })?;
+        }
         let unread = Unread::new(config.limits.unread_bytes);
         let requests = Requests::new(config.arena.request_bytes());
         let peers = peering::start(config, keyring, &exchange, &unread, metrics)?;

@@ -111,6 +111,8 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.pipes.listeners.set(i64::try_from(pipes.listeners).unwrap_or(i64::MAX));
     metrics.pipes.unread.set(i64::try_from(pipes.unread).unwrap_or(i64::MAX));
     catch_up(&metrics.pipes.messages, pipes.messages);
+    let sets = exchange.file_set_totals();
+    metrics.sets.show(sets.bytes, sets.open_files, sets.torn_rows);
     metrics.arena.show_gpu(store.gpu_held().tensors, store.gpu_held().bytes);
     let (queued, moving) = exchange.staging();
     metrics.staging.show(queued, moving);

@@ -62,6 +62,8 @@ pub struct Config {
     pub gpu: Gpu,
     /// Things that the sidecars of a node share.
     pub node: Node,
+    /// Sets on files.
+    pub sets: Sets,
     /// Metrics and health.
     pub admin: Admin,
     /// Limits to the number of everything.
@@ -214,6 +216,13 @@ pub struct Node {
     pub directory: Option<PathBuf>,
 }
 
+/// Sets on files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sets {
+    /// Directory in which they lie; absent: there are none.
+    pub root: Option<PathBuf>,
+}
+
 /// Metrics and health.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
@@ -236,6 +245,8 @@ pub struct Limits {
     pub tickets: usize,
     /// Requests of one session that wait or run.
     pub pending_requests: usize,
+    /// Files of sets that are kept open.
+    pub set_files: usize,
     /// Connections that have not said who they are, at each door.
     pub strangers: usize,
     /// Lanes of all peers together.

@@ -15,7 +15,7 @@ use super::values::{
 };
 use super::{
     Admin, Arena, Config, Deadlines, Gc, Gpu, Grpc, IdentityConfig, Limits, Log, LogFormat, Node, Peers,
-    PeersDirectory, Routes, Sockets, State,
+    PeersDirectory, Routes, Sets, Sockets, State,
 };
 
 /// A setting.
@@ -266,6 +266,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         node.directory = |text| path(text).map(Some)
     ),
     setting!(
+        "sets.root",
+        Absent,
+        "an absolute path",
+        "The directory in which mutable sets on files lie, each in one of its own. One sidecar at a time has it. Absent: no sets on files.",
+        sets.root = |text| path(text).map(Some)
+    ),
+    setting!(
         "admin.listen",
         Text("127.0.0.1:9420"),
         "an IP address and a port, such as 0.0.0.0:9420 or [::]:9420, or off",
@@ -313,6 +320,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         "a number from 1 to 65536",
         "Requests of one session that wait or run at once; the next one is refused.",
         limits.pending_requests = |text| count(text, 65_536)
+    ),
+    setting!(
+        "limits.setFiles",
+        Text("1024"),
+        "a number from 1 to 1000000",
+        "Files of sets that are kept open, each for one descriptor; those used longest ago are closed.",
+        limits.set_files = |text| count(text, 1_000_000)
     ),
     setting!(
         "limits.strangers",
@@ -465,6 +479,7 @@ pub(super) fn blank() -> Config {
         identity: IdentityConfig { rotate_every: None, overlap: zero },
         gpu: Gpu { mode: GpuMode::Auto },
         node: Node { directory: None },
+        sets: Sets { root: None },
         admin: Admin { listen: None },
         limits: Limits {
             sessions: 0,
@@ -473,6 +488,7 @@ pub(super) fn blank() -> Config {
             names: 0,
             tickets: 0,
             pending_requests: 0,
+            set_files: 0,
             strangers: 0,
             lanes: 0,
             unread_bytes: 0,

@@ -69,6 +69,7 @@ fn every_setting_can_be_set_from_either_side() {
         "peers.fanOut" => "3",
         "peers.fanOutFrom" => "64Mi",
         path if path.starts_with("arena.") => "32Mi",
+        "sets.root" => "/elsewhere",
         path if path.ends_with("directory") || path.ends_with("file") => "/elsewhere",
         path if path.starts_with("peers.") && path != "peers.max" => "a:1",
         path if path.starts_with("gc.") || path.starts_with("deadlines.") => "7s",

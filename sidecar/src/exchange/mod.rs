@@ -59,7 +59,7 @@ use self::fetch::Fetches;
 pub use self::pipes::PipeTotals;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
-pub use self::rows::RowsRead;
+pub use self::rows::{FileSetTotals, RowsRead};
 use self::serve::Slots;
 use self::small::SmallFetches;
 pub use self::sources::FanoutSettings;

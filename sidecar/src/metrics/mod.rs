@@ -13,6 +13,7 @@ mod directory;
 mod family;
 mod groups;
 pub mod label;
+mod sets;
 mod staging;
 
 pub use directory::Directory;
@@ -20,6 +21,7 @@ use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
 pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Threads};
 use label::FrameFault;
+pub use sets::Sets;
 pub use staging::Staging;
 
 /// Asked before each scrape to bring gauges up to date.
@@ -41,6 +43,8 @@ pub struct Metrics {
     pub channels: Channels,
     /// Pipes.
     pub pipes: Pipes,
+    /// Sets on files.
+    pub sets: Sets,
     /// Copies out of GPU memory.
     pub staging: Staging,
     /// Other peers.
@@ -70,6 +74,7 @@ impl Metrics {
             sessions: Sessions::new(&make)?,
             channels: Channels::new(&make)?,
             pipes: Pipes::new(&make)?,
+            sets: Sets::new(&make)?,
             staging: Staging::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,

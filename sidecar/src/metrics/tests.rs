@@ -10,7 +10,7 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::label::*;
 use super::*;
 
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "arena",
     "call",
     "channel",
@@ -23,16 +23,19 @@ const MODULES: [&str; 14] = [
     "put",
     "route",
     "session",
+    "set",
     "sidecar",
     "transfer",
 ];
-const UNITS: [&str; 31] = [
+const UNITS: [&str; 33] = [
     "calls",
     "channels",
     "readers",
     "pipes",
     "listeners",
     "messages",
+    "files",
+    "rows",
     "migrations",
     "pulls",
     "lanes",
@@ -81,7 +84,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 74);
+    assert_eq!(families.len(), 77);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();

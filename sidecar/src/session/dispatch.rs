@@ -341,16 +341,14 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
             call.answer(response);
         }
         SessionKind::SetCreate => {
-            let response = exchange.set_create(decode(header, body)?);
-            call.answer(response);
+            exchange.set_create(decode(header, body)?, move |outcome| call.answer(outcome));
         }
         SessionKind::SetStat => {
             let response = exchange.set_stat(&decode(header, body)?);
             call.answer(response);
         }
         SessionKind::SetDrop => {
-            let response = exchange.set_drop(&decode(header, body)?);
-            call.answer(response);
+            exchange.set_drop(&decode(header, body)?, move |outcome| call.answer(outcome));
         }
         SessionKind::ChannelStat => {
             let response = exchange.channel_stat(&decode(header, body)?);

@@ -2,6 +2,7 @@
 
 mod channels;
 mod exchange;
+mod file_sets;
 mod mutable_sets;
 mod pipes;
 mod repeats;

@@ -1,6 +1,7 @@
 //! Clients and sidecars that die, and what lives on.
 
 mod death;
+mod file_sets;
 mod restart;
 mod sets;
 

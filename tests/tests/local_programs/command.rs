@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::sidecar::bin_dir;
-use tensorlane_tests::{Sidecar, where_the_machine_runs_on};
+use tensorlane_tests::{Sidecar, SidecarOptions, where_the_machine_runs_on};
 
 /// A sidecar, a file of two tensors, and the command.
 pub(super) struct Desk {
@@ -26,12 +26,16 @@ pub(super) struct Called {
 
 impl Desk {
     pub(super) fn new() -> Self {
+        Self::with(SidecarOptions::default())
+    }
+
+    pub(super) fn with(options: SidecarOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let header = br#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"U8","shape":[100000],"data_offsets":[24,100024]}}"#;
         let data: Vec<u8> = (0..100_024_u32).map(|at| at as u8).collect();
         let file = [&(header.len() as u64).to_le_bytes()[..], header, &data].concat();
         std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
-        Self { sidecar: Sidecar::start(), folder }
+        Self { sidecar: Sidecar::with(options), folder }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tensorlane_tests::process::signal;
-use tensorlane_tests::until;
+use tensorlane_tests::{SidecarOptions, until};
 
 use super::command::Desk;
 use super::files::start;
@@ -161,6 +161,29 @@ fn a_mutable_set_is_made_shown_and_dropped() {
     let misuse = desk.call("set create replay --rows 1 --leaf a:u7");
     assert!(misuse.code == 2 && misuse.errors.contains("u7"), "{}", misuse.errors);
     desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_set_on_files_is_made_and_shown_and_its_directory_stays_and_is_opened() {
+    let root = tempfile::tempdir().unwrap();
+    let desk = Desk::with(SidecarOptions::default().set("sets.root", root.path().display()));
+    desk.works("set create replay --files data --rows 100 --leaf next/reward:f32");
+    let shown = desk.works("set stat");
+    assert!(shown.contains("  files    data, durability process") && !shown.contains("held"), "{shown}");
+    let json = &desk.json("set stat")["sets"][0];
+    assert_eq!((&json["files"]["directory"], &json["torn_rows"]), (&json!("data"), &json!(0)));
+    assert!(
+        desk.fails("set create b --files data --rows 1 --leaf a:u8")
+            .contains("NAME_TAKEN: the directory data")
+    );
+    desk.works("set drop replay");
+    assert_eq!(fs::metadata(root.path().join("data/next/reward.memmap")).unwrap().len(), 400);
+    let opened = desk.works("set create again --files data --open");
+    assert!(opened.starts_with("again  100 rows of 1 leaf, 400 B, at version 0"), "{opened}");
+    let disk = desk.fails("set create c --files c --rows 1 --leaf a:u8 --durability disk");
+    assert!(disk.contains("UNSUPPORTED") && disk.contains("flush"), "{disk}");
+    let misuse = desk.call("set create c --rows 1 --open");
+    assert!(misuse.code == 2 && misuse.errors.contains("--files"), "{}", misuse.errors);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tensorlane_client::set::mutable::{Place, SetSpec};
+use tensorlane_client::set::mutable::{Place, SetFiles, SetSpec};
 use tensorlane_proto::{DType, Reason, Selection};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::reason;
@@ -50,4 +50,91 @@ fn a_peer_that_is_not_named_may_read_and_not_write() {
     let refused = there.write(&Place::Rows(Selection::All), 10, &leaves, None);
     assert_eq!(reason(refused), Reason::PermissionDenied);
     assert_eq!(owner.mutable_sets("").unwrap()[0].version, 0);
+}
+
+/// A set of the first host, whose files lie on a disk of so many bytes.
+fn on_a_disk(bytes: &str) -> (tempfile::TempDir, Peers) {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().display().to_string();
+    let mount = format!("mount -t tmpfs -o size={bytes} none {path} && exec \"$0\" \"$@\"");
+    let peers = Peers::start(2, |host, options| match host {
+        0 => options.set("sets.root", &path).prefix(["unshare", "-m", "sh", "-c", &mount]),
+        _ => options,
+    });
+    (root, peers)
+}
+
+fn files(directory: &str) -> SetFiles {
+    SetFiles { directory: directory.to_owned(), ..SetFiles::default() }
+}
+
+#[test]
+fn rows_of_a_set_on_files_are_written_and_read_from_another_host() {
+    let (_root, peers) = on_a_disk("64m");
+    let (owner, other) = (peers.client(0), peers.client(1));
+    let spec = SetSpec::new("frames", 1_000).leaf("memmap", DType::U8, &[640, 640, 3]).writers(&["*"]);
+    let reference = owner.create_set(&spec.files(&files("frames"))).unwrap().reference().to_owned();
+    let there = other.open_mutable_set(&reference).unwrap();
+    let selection = Selection::rows(ROWS.to_vec());
+    let ones = vec![1u8; usize::try_from(WIDE).unwrap() * ROWS.len()];
+    let leaves = BTreeMap::from([("memmap", &ones[..])]);
+    let committed = there.write(&Place::Rows(selection.clone()), 5, &leaves, Some(0)).unwrap();
+    assert_eq!(committed.version, 1);
+    for client in [&owner, &other] {
+        let set = client.open_mutable_set(&reference).unwrap();
+        let read = set.read(&["memmap"], &selection).unwrap();
+        assert_eq!((read.version, read.leaves[0].1.to_vec() == ones), (1, true));
+        let beside = set.read(&[], &Selection::rows([3])).unwrap();
+        assert!(beside.leaves[0].1.to_vec().iter().all(|byte| *byte == 0));
+    }
+    assert_eq!(there.flush().unwrap().version, 1);
+    assert_eq!(
+        other.open_mutable_set("a/frames").map(|set| set.reference().to_owned()).ok(),
+        Some(reference)
+    );
+    owner.drop_set("frames").unwrap();
+    assert_eq!(reason(there.now()), Reason::NotFound);
+    drop((there, owner, other));
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_full_disk_refuses_a_commit_whole_and_the_rows_stay_what_they_were() {
+    let (_root, peers) = on_a_disk("8m");
+    let (owner, other) = (peers.client(0), peers.client(1));
+    let spec =
+        SetSpec::new("frames", 100).leaf("memmap", DType::U8, &[640, 640, 3]).leaf("label", DType::U8, &[]);
+    let set = owner.create_set(&spec.writers(&["*"]).files(&files("frames"))).unwrap();
+    let there = other.open_mutable_set(set.reference()).unwrap();
+    let row = |value: u8| vec![value; usize::try_from(WIDE).unwrap()];
+    let commit = |rows: &[u64], value: u8| {
+        let count = rows.len() as u64;
+        let (wide, labels) = (row(value).repeat(rows.len()), vec![value; rows.len()]);
+        let leaves = BTreeMap::from([("memmap", &wide[..]), ("label", &labels[..])]);
+        there.write(&Place::Rows(Selection::rows(rows.to_vec())), count, &leaves, None)
+    };
+    commit(&[1, 2], 7).unwrap();
+    // Some of it would fit, and rows 1 and 2 have their blocks already.
+    let refused = commit(&[1, 2, 10, 11, 12, 13, 14, 15], 8).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::StorageFull), "{refused}");
+    assert!(refused.to_string().contains("frames/memmap.memmap"), "{refused}");
+    let read = set.read(&[], &Selection::rows([1, 2, 10])).unwrap();
+    assert_eq!(read.leaves[1].1.to_vec(), [7, 7, 0]);
+    assert_eq!(read.leaves[0].1.to_vec(), [row(7), row(7), row(0)].concat());
+    let now = set.now().unwrap();
+    assert_eq!((now.version, now.torn_rows), (1, 0));
+    // What has its blocks can be written for ever.
+    commit(&[1, 2], 9).unwrap();
+    // No set, and nothing of one, where there is no room for it.
+    let many =
+        (0..2_000).fold(SetSpec::new("many", 8), |spec, key| spec.leaf(&format!("{key}"), DType::U8, &[4]));
+    let (keys, bytes): (Vec<String>, _) = ((0..2_000).map(|key| key.to_string()).collect(), [1u8; 32]);
+    let outcome = owner.create_set(&many.files(&files("many"))).and_then(|set| {
+        let leaves = keys.iter().map(|key| (key.as_str(), &bytes[..])).collect();
+        set.write(&Place::Rows(Selection::All), 8, &leaves, None)
+    });
+    assert_eq!(reason(outcome), Reason::StorageFull);
+    // A set is dropped on a full disk, too.
+    owner.drop_set("frames").unwrap();
+    assert_eq!(reason(there.now()), Reason::NotFound);
 }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-#[cfg(feature = "kubernetes")]
 use tensorlane_client::SOCKETS_DEFAULT;
+#[cfg(feature = "kubernetes")]
+use tensorlane_client::set::mutable::Durability;
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target,
 };
@@ -208,11 +209,12 @@ pub(crate) enum Set {
     Get(SetGet),
     /// List the versions of this peer's sets, and its mutable sets.
     Ls(SetLs),
-    /// Make a mutable set of this peer: rows that programs write and read. All of them are zero; nothing is written.
+    /// Make a mutable set of this peer: rows that programs write and read, in memory or on files. All of them are zero; nothing is
+    /// written.
     Create(SetCreate),
     /// Show mutable sets of this peer: version, memory, leaves, and who may write.
     Stat(SetStat),
-    /// Take a mutable set of this peer away, with its rows.
+    /// Take a mutable set of this peer away, with its rows. The directory of one on files stays.
     Drop(SetDrop),
 }
 
@@ -220,15 +222,25 @@ pub(crate) enum Set {
 pub(crate) struct SetCreate {
     /// The set's name.
     pub(crate) name: String,
-    /// The number of rows.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
-    pub(crate) rows: u64,
-    /// A leaf, with the type and shape of one row: obs:u8:480,480,3 or, of one element, next/reward:f32.
-    #[arg(long = "leaf", required = true, value_parser = parse::leaf, value_name = "KEY:DTYPE[:SHAPE]")]
+    /// The number of rows. With --open, that of the directory by default.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), value_name = "N", required_unless_present = "open")]
+    pub(crate) rows: Option<u64>,
+    /// A leaf, with the type and shape of one row: obs:u8:480,480,3 or, of one element, next/reward:f32. With --open, those of the
+    /// directory by default.
+    #[arg(long = "leaf", value_parser = parse::leaf, value_name = "KEY:DTYPE[:SHAPE]", required_unless_present = "open")]
     pub(crate) leaves: Vec<parse::Leaf>,
     /// Lets workloads of another peer write, too; rollout-* stands for all whose names begin so.
     #[arg(long, value_name = "PATTERN")]
     pub(crate) writers: Vec<String>,
+    /// Have the rows lie in files, in a new directory of this name below `sets.root` of the sidecar, which TensorDict.load_memmap opens.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) files: Option<String>,
+    /// Take a directory that is there, as written by TensorDict.memmap or an earlier set.
+    #[arg(long, requires = "files")]
+    pub(crate) open: bool,
+    /// Durability: none and process survive the end of the sidecar, and with process torn rows are known.
+    #[arg(long, requires = "files", default_value = "process", value_name = "none|process")]
+    pub(crate) durability: Durability,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -3,16 +3,20 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use tensorlane_client::Client;
-use tensorlane_client::set::mutable::{SetInfo, SetSpec};
+use tensorlane_client::set::mutable::{Durability, SetFiles, SetInfo, SetSpec};
 use tensorlane_proto::{DType, Reason};
 
 use crate::args::{SetCreate, SetDrop, SetStat};
 use crate::output::{self, Output};
 
 pub(crate) fn create(client: &Client, output: &Output, args: &SetCreate) -> Result<()> {
-    let mut spec = SetSpec::new(&args.name, args.rows);
+    let mut spec = SetSpec::new(&args.name, args.rows.unwrap_or(0));
     for leaf in &args.leaves {
         spec = spec.leaf(&leaf.key, leaf.dtype, &leaf.row_shape);
+    }
+    if let Some(directory) = &args.files {
+        let files = SetFiles { directory: directory.clone(), open: args.open, durability: args.durability };
+        spec = spec.files(&files);
     }
     let writers: Vec<&str> = args.writers.iter().map(String::as_str).collect();
     let set = client.create_set(&spec.writers(&writers))?;
@@ -34,7 +38,14 @@ pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<(
             for set in &sets {
                 writeln!(out, "{}", line(set))?;
                 writeln!(out, "  {}", set.reference)?;
-                writeln!(out, "  held     {}", output::bytes(set.held_bytes))?;
+                if let Some((directory, durability)) = files(set) {
+                    writeln!(out, "  files    {directory}, durability {durability}")?;
+                } else {
+                    writeln!(out, "  held     {}", output::bytes(set.held_bytes))?;
+                }
+                if set.torn_rows > 0 {
+                    writeln!(out, "  torn     {} rows, to be written again", set.torn_rows)?;
+                }
                 writeln!(out, "  next     row {}", set.cursor)?;
                 let writers = set.spec.iter().flat_map(|spec| &spec.writers).cloned().collect::<Vec<_>>();
                 let others = if writers.is_empty() { "none".to_owned() } else { writers.join(", ") };
@@ -89,7 +100,15 @@ pub(crate) fn json(set: &SetInfo) -> Value {
         "cursor": set.cursor,
         "bytes": set.bytes,
         "held_bytes": set.held_bytes,
+        "torn_rows": set.torn_rows,
+        "files": files(set).map(|(directory, durability)| json!({ "directory": directory, "durability": durability })),
     })
+}
+
+/// Directory and durability of a set on files.
+fn files(set: &SetInfo) -> Option<(&str, &'static str)> {
+    let files = set.spec.as_ref()?.files.as_ref()?;
+    Some((&files.directory, Durability::of(files).map_or("unknown", Durability::as_str)))
 }
 
 /// Each leaf with the type and shape of a row: `u8[480, 480, 3]`.

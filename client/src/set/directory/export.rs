@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use tensorlane_proto::Layout;
-use tensorlane_proto::set::{Level, LevelEntry, Node, TensorMeta, Tree, file_name, torch_name};
+use tensorlane_proto::set::{Level, LevelEntry, Node, OwnMeta, TensorMeta, Tree, file_name};
 
 use super::import::chunk_len;
-use super::{DirectoryError, META, OWN, OWN_META, OwnLeaf, OwnMeta, at};
+use super::{DirectoryError, META, OWN, OWN_META, at};
 use crate::tensor::Tensor;
 
 /// A directory that was written.
@@ -200,19 +199,12 @@ impl<W: FnMut(u64, &str)> Writing<W> {
             out.sync_all().map_err(at(file))?;
         }
         self.export.bytes += total;
-        Ok(self.meta(layout, path))
-    }
-
-    fn meta(&mut self, layout: &Layout, path: &[String]) -> TensorMeta {
-        let shape = layout.shape().to_vec();
-        if let Some(dtype) = torch_name(layout.dtype()) {
-            return TensorMeta { shape, dtype };
+        let before = self.own.leaves.len();
+        let meta = self.own.described(path, layout, vec![total]);
+        if self.own.leaves.len() > before {
+            self.export.as_bytes.push(path.join("/"));
         }
-        self.export.as_bytes.push(path.join("/"));
-        let as_bytes = if layout.dtype().bits() == 8 { shape.clone() } else { vec![layout.bytes()] };
-        let dtype = layout.dtype().name().to_owned();
-        self.own.leaves.push(OwnLeaf { path: path.to_vec(), dtype, shape });
-        TensorMeta { shape: as_bytes, dtype: "torch.uint8".to_owned() }
+        Ok(meta)
     }
 
     fn own(&self, dir: &Path) -> Result<(), DirectoryError> {

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use tensorlane_proto::set::{DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, Node, TensorMeta, Tree};
-use tensorlane_proto::set::{TreeError, file_name, torch_dtype};
-use tensorlane_proto::{DType, Descriptor, Layout, Shape};
+use tensorlane_proto::set::{
+    DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, Node, OwnMeta, TensorMeta, Tree,
+};
+use tensorlane_proto::set::{TreeError, file_name};
+use tensorlane_proto::{Descriptor, Layout};
 
-use super::{CHUNK_BYTES, DirectoryError, META, OWN, OWN_META, OwnMeta, at};
+use super::{CHUNK_BYTES, DirectoryError, META, OWN, OWN_META, at};
 use crate::client::Client;
 use crate::verbs::{PutOptions, Stored};
 
@@ -187,6 +189,7 @@ impl Walk {
         let mut file = format!("{name}.memmap");
         let shown = |file: &str| self.root.join(place.inside).join(file);
         let layout = self
+            .own
             .layout(place.path, meta)
             .map_err(|what| DirectoryError::Leaf { path: shown(&file), what })?;
         if layout.bytes() == 0 {
@@ -206,21 +209,6 @@ impl Walk {
             return Err(DirectoryError::TooShort { path: shown(&file), bytes, wanted: layout.bytes() });
         }
         Ok(LeafFile { file: Some(place.inside.join(file)), layout })
-    }
-
-    fn layout(&self, path: &[String], meta: &TensorMeta) -> Result<Layout, String> {
-        let written = torch_dtype(&meta.dtype)
-            .ok_or_else(|| format!("{:?} is no type that tensordict writes", meta.dtype))?;
-        let layout = |dtype, shape: &[u64]| {
-            let shape = Shape::new(shape).map_err(|error| error.to_string())?;
-            Layout::contiguous(dtype, shape).map_err(|error| error.to_string())
-        };
-        let plain = layout(written, &meta.shape)?;
-        let Some(own) = self.own.leaves.iter().find(|own| own.path == path) else { return Ok(plain) };
-        let dtype: DType = own.dtype.parse().map_err(|error| format!("{OWN}/{OWN_META}: {error}"))?;
-        let own = layout(dtype, &own.shape)?;
-        // With another size or type, somebody wrote another tensor in its place since.
-        if own.bytes() == plain.bytes() && written == DType::U8 { Ok(own) } else { Ok(plain) }
     }
 }
 

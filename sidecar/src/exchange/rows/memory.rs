@@ -1,8 +1,8 @@
-//! The rows of one mutable set, in bands of memory that this sidecar alone writes.
+//! The rows of one mutable set, in bands of memory or in files, which this sidecar alone writes.
 //!
 //! Bands are spread over shards, each with a lock. A read holds those of its rows while it copies, a commit holds them alone while
 //! it writes; both take them in one order. So a read has all of a commit or nothing of it, in all leaves. What was never written
-//! has no band and reads as zero. Called on workers: copies take as long as they take.
+//! has no band and reads as zero. Called on workers: copies take as long as they take. Files are `files`; their locks are these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,9 @@ use tensorlane_memory::{Block, Landing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{RetryId, TensorName};
-use tensorlane_proto::rows::{Commits, Committed, RowList, SetLayout, SetReference};
+use tensorlane_proto::rows::{Commits, Committed, Intent, Record, RowList, SetLayout, SetReference};
+
+use super::files::{FileSet, NewBytes};
 
 /// Locks of a set. Two commits whose rows share none go on beside each other.
 const SHARDS: usize = 64;
@@ -32,6 +34,8 @@ pub(super) struct MutableSet {
     /// Bands that have memory.
     held: AtomicU64,
     shards: Vec<RwLock<Shard>>,
+    /// Files that its rows lie in; none for a set in memory, whose rows lie in the shards.
+    pub(super) files: Option<FileSet>,
 }
 
 /// New rows of a leaf, packed in a sealed block.
@@ -56,6 +60,27 @@ impl MutableSet {
         writers: Vec<String>,
         layout: SetLayout,
     ) -> Self {
+        Self::stored(reference, name, writers, layout, None)
+    }
+
+    /// A set whose rows lie in files, and whose commits go on from those of its earlier lives.
+    pub(super) fn on_files(
+        reference: SetReference,
+        name: TensorName,
+        writers: Vec<String>,
+        layout: SetLayout,
+        (files, commits): (FileSet, Commits),
+    ) -> Self {
+        Self { commits: Mutex::new(commits), ..Self::stored(reference, name, writers, layout, Some(files)) }
+    }
+
+    fn stored(
+        reference: SetReference,
+        name: TensorName,
+        writers: Vec<String>,
+        layout: SetLayout,
+        files: Option<FileSet>,
+    ) -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
         Self {
             reference,
@@ -66,6 +91,7 @@ impl MutableSet {
             extending: Mutex::default(),
             held: AtomicU64::new(0),
             shards,
+            files,
         }
     }
 
@@ -81,6 +107,7 @@ impl MutableSet {
             name: self.name.to_string(),
             rows: self.layout.rows(),
             writers: self.writers.clone(),
+            files: self.files.as_ref().map(FileSet::message),
         };
         v1::SetInfo {
             reference: self.reference.to_string(),
@@ -89,6 +116,7 @@ impl MutableSet {
             cursor,
             bytes: self.layout.bytes(),
             held_bytes: held * self.layout.band_bytes(),
+            torn_rows: self.files.as_ref().map_or(0, FileSet::torn_rows),
         }
     }
 
@@ -100,6 +128,12 @@ impl MutableSet {
         to: &mut [Landing],
     ) -> Result<u64, Failure> {
         let shards = self.shared(&rows.bands(&self.layout));
+        if let Some(files) = &self.files {
+            files.check()?;
+            let wanted = leaves.iter().filter_map(|at| Some((*at, self.layout.leaves().get(*at)?)));
+            wanted.zip(to).try_for_each(|((at, leaf), landing)| files.read(at, leaf, rows, landing))?;
+            return Ok(self.commits.lock().version());
+        }
         for (leaf, landing) in leaves.iter().filter_map(|leaf| self.layout.leaves().get(*leaf)).zip(to) {
             let mut at = 0;
             for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
@@ -120,7 +154,7 @@ impl MutableSet {
 
     /// Bands that rows need and that have no memory yet.
     pub(super) fn missing(&self, rows: &RowList) -> Vec<u64> {
-        if self.layout.band_bytes() == 0 {
+        if self.layout.band_bytes() == 0 || self.files.is_some() {
             // Rows without bytes need none, however many there are.
             return Vec::new();
         }
@@ -145,16 +179,20 @@ impl MutableSet {
         for part in parts {
             let leaf = self.layout.leaves().get(part.leaf).ok_or_else(|| internal(&"no such leaf"))?;
             let bytes = part.block.chunk(0..rows.len() * leaf.row_bytes).map_err(|error| internal(&error))?;
-            given.push((leaf, bytes));
+            given.push((part.leaf, leaf, bytes));
         }
         let mut shards = self.alone(&rows.bands(&self.layout));
+        if let Some(files) = &self.files {
+            let lock = shards.iter().position(Option::is_some).unwrap_or(0);
+            return self.apply_to_files(files, lock, rows, &given, terms);
+        }
         let committed = {
             let mut commits = self.commits.lock();
             if let Some(before) = commits.repeated(terms.retry) {
                 return Ok(before);
             }
             commits.check(terms.expects)?;
-            commits.commit(rows.first(), terms.retry)
+            commits.commit(rows, terms.retry)
         };
         for (band, landing) in fresh {
             if let Some(shard) = shards.get_mut(shard_of(band)).and_then(Option::as_mut) {
@@ -164,7 +202,7 @@ impl MutableSet {
                 });
             }
         }
-        for (leaf, mut bytes) in given {
+        for (_, leaf, mut bytes) in given {
             for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
                 let shard = shards.get_mut(shard_of(run.band)).and_then(Option::as_mut);
                 let band = shard.and_then(|shard| shard.get_mut(&run.band));
@@ -177,6 +215,53 @@ impl MutableSet {
             }
         }
         Ok(committed)
+    }
+
+    /// Writes rows into files, under the locks of their bands, of which `lock` is the lowest one.
+    fn apply_to_files(
+        &self,
+        files: &FileSet,
+        lock: usize,
+        rows: &RowList,
+        parts: &[NewBytes<'_>],
+        Terms { expects, retry }: Terms,
+    ) -> Result<Committed, Failure> {
+        let checked = |commits: &Commits| match commits.repeated(retry) {
+            Some(before) => Ok(Some(before)),
+            None => commits.check(expects).map(|()| None),
+        };
+        if let Some(before) = checked(&self.commits.lock())? {
+            return Ok(before);
+        }
+        files.check()?;
+        files.reserve(rows, parts)?;
+        let committed = {
+            let mut commits = self.commits.lock();
+            if let Some(before) = checked(&commits)? {
+                return Ok(before);
+            }
+            // Before anybody sees the version: no other commit has it, also after the end of this life.
+            let leaves = parts.iter().map(|(at, ..)| *at).collect();
+            files.intend(lock, &Intent::new(commits.version() + 1, leaves, rows))?;
+            commits.commit(rows, retry)
+        };
+        let settled = files.write(rows, parts).and_then(|()| {
+            let record = Record { committed, cursor: self.commits.lock().settled(), retry };
+            files.settle(lock, &record, rows, parts)
+        });
+        if let Err(failure) = settled {
+            self.commits.lock().failed(retry);
+            files.tear(lock, rows, parts);
+            return Err(failure);
+        }
+        Ok(committed)
+    }
+
+    /// Ends the use of files, when nobody reads or writes them any more.
+    pub(super) fn forget_files(&self) -> Result<(), Failure> {
+        let Some(files) = &self.files else { return Ok(()) };
+        let _alone: Vec<_> = self.shards.iter().map(|shard| shard.write()).collect();
+        files.forget()
     }
 
     fn shared(&self, bands: &BTreeSet<u64>) -> Vec<Option<RwLockReadGuard<'_, Shard>>> {

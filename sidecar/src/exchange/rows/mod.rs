@@ -4,10 +4,12 @@
 //!   read    rows are packed into tensors of the asker ── map, or pull            only these rows travel
 //!   commit  new rows are tensors of the writer ── leased here, or pulled ── applied in one step: version + 1
 //! ```
-//! A set belongs to the sidecar where it was made and lives until it is dropped or that sidecar ends. Its rows are written by that
+//! A set belongs to the sidecar where it was made and lives until it is dropped or, in memory, that sidecar ends. Its rows are written by that
 //! sidecar alone: a writer that dies before its commit is applied has changed nothing.
 
 mod commit;
+mod files;
+mod making;
 mod memory;
 mod remote;
 mod share;
@@ -16,7 +18,7 @@ mod table;
 mod tests;
 
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -27,30 +29,26 @@ use tensorlane_proto::frame::SESSION_BODY_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::Holder;
-use tensorlane_proto::rows::{RowList, SetLayout, SetReference};
+use tensorlane_proto::rows::{RowList, SetReference};
 use tensorlane_proto::wire;
 
+use self::files::Root;
+pub use self::making::FileSetTotals;
 use self::memory::{MutableSet, internal};
 use self::remote::Reading;
 use self::share::{Job, Shares};
 use self::table::Table;
-use super::names::tensor_name;
 use super::{Caller, Exchange, Taken, session_required};
 use crate::cancel::Cancel;
 use crate::store::Wish;
-
-/// Most patterns of peers that may write a set.
-const WRITERS_MAX: usize = 64;
-/// Longest pattern, in bytes: as long as the name of a peer may be.
-const PATTERN_BYTES_MAX: usize = 253;
-/// Bytes of heap that a pattern takes beside its text.
-const PATTERN_HEAP: u64 = 48;
 
 /// The mutable sets of this sidecar, and who is at them.
 #[derive(Default)]
 pub(super) struct MutableSets {
     table: Mutex<Table<MutableSet>>,
     shares: Mutex<Shares<Job>>,
+    /// Directory of sets on files, if there is one.
+    root: OnceLock<Arc<Root>>,
 }
 
 /// Rows that were read: a leased tensor for each leaf, all of one version.
@@ -71,38 +69,6 @@ enum Meant {
 // === impl Exchange ===
 
 impl Exchange {
-    /// Makes a mutable set. Nothing is written.
-    pub fn set_create(&self, request: v1::SetCreateRequest) -> Result<v1::SetCreateResponse, Failure> {
-        let v1::SetSpec { leaves, name, rows, writers } = request.spec.unwrap_or_default();
-        let name = tensor_name(&name)?;
-        if writers.len() > WRITERS_MAX || writers.iter().any(|pattern| pattern.len() > PATTERN_BYTES_MAX) {
-            let what = format!("a set has at most {WRITERS_MAX} writers, of {PATTERN_BYTES_MAX} bytes each");
-            return Err(Failure::new(Reason::TooLarge, what).with("writers", writers.len()));
-        }
-        let layout = SetLayout::new(&leaves, rows)?;
-        let room = self.store.arena().usage().total;
-        if layout.bytes() > room {
-            let what = format!(
-                "the set has {} bytes and the arena of this sidecar {room}; make it smaller, or enlarge the arena",
-                layout.bytes()
-            );
-            return Err(Failure::new(Reason::NeverFits, what).with("bytes", layout.bytes()));
-        }
-        let me = self.me();
-        let reference = |id| SetReference {
-            exchange: me.exchange.clone(),
-            peer: me.peer.clone(),
-            incarnation: me.incarnation,
-            id,
-        };
-        let heap = layout.heap_bytes()
-            + writers.iter().map(|pattern| pattern.len() as u64 + PATTERN_HEAP).sum::<u64>();
-        let mut table = self.mutable_sets.table.lock();
-        let made = |id| MutableSet::new(reference(id), name.clone(), writers, layout);
-        let set = table.create(&name, heap, made)?;
-        Ok(v1::SetCreateResponse { set: Some(set.info()) })
-    }
-
     /// Finds a set, here or at another peer.
     pub fn set_open(
         self: &Arc<Self>,
@@ -111,10 +77,10 @@ impl Exchange {
         done: impl FnOnce(Result<v1::SetOpenResponse, Failure>) + Send + 'static,
     ) {
         match self.set_meant(&request.set) {
-            Ok(Meant::Here(set)) => done(Ok(v1::SetOpenResponse { set: Some(set.info()) })),
+            Ok(Meant::Here(set)) => self.opened(set, request.flush, Box::new(done)),
             Ok(Meant::There(peer, life, set)) => {
                 let deadline = self.deadline(request.deadline_ms);
-                let request = v1::SetOpenRequest { set, deadline_ms: request.deadline_ms };
+                let request = v1::SetOpenRequest { set, ..request.clone() };
                 self.open_there(caller, (&peer, life), request, deadline, Box::new(done));
             }
             Err(failure) => done(Err(failure)),
@@ -180,20 +146,6 @@ impl Exchange {
         Ok(response)
     }
 
-    /// Takes a set of this peer away. Its memory goes when the last call that reads or writes it has ended.
-    pub fn set_drop(&self, request: &v1::SetDropRequest) -> Result<v1::SetDropResponse, Failure> {
-        match self.set_meant(&request.set)? {
-            Meant::Here(set) => {
-                self.mutable_sets.table.lock().remove(set.reference.id);
-                Ok(v1::SetDropResponse {})
-            }
-            Meant::There(peer, ..) => {
-                let what = format!("the set is of the peer {peer}; drop it there");
-                Err(Failure::new(Reason::NotOwned, what).with("peer", peer))
-            }
-        }
-    }
-
     /// The set that a text means: a reference, a name here, or `peer/name`.
     fn set_meant(&self, text: &str) -> Result<Meant, Failure> {
         let me = self.me();
@@ -209,9 +161,9 @@ impl Exchange {
                 return Err(Failure::new(Reason::WrongExchange, what));
             }
             if reference.peer != me.peer {
-                return Ok(Meant::There(reference.peer, Some(reference.incarnation), text.to_owned()));
+                return Ok(Meant::There(reference.peer, reference.id.incarnation(), text.to_owned()));
             }
-            if reference.incarnation != me.incarnation {
+            if reference.id.incarnation().is_some_and(|life| life != me.incarnation) {
                 let what = format!("the life of {} that kept {text} is over, and the set with it", me.peer);
                 return Err(Failure::new(Reason::OwnerLost, what).with("peer", &me.peer));
             }

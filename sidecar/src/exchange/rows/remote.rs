@@ -203,8 +203,19 @@ impl Exchange {
         let kind = self.may_leave(from, false).and_then(|()| call.kind.ok_or_else(nothing_asked));
         match kind {
             Ok(v1::set_call::Kind::Open(asked)) => {
-                let info = self.own_set(&asked.set).map(|set| set.info());
-                reply(info.map(|info| answer(v1::set_answer::Kind::Opened(info))));
+                let set = self.own_set(&asked.set);
+                let may = |set: Arc<MutableSet>| match asked.flush {
+                    true => may_write(&set, &from.name).map(|()| set),
+                    false => Ok(set),
+                };
+                let done = |opened: Result<v1::SetOpenResponse, Failure>| {
+                    let info = opened.map(|response| response.set.unwrap_or_default());
+                    reply(info.map(|info| answer(v1::set_answer::Kind::Opened(info))));
+                };
+                match set.and_then(may) {
+                    Ok(set) => exchange.opened(set, asked.flush, Box::new(done)),
+                    Err(failure) => done(Err(failure)),
+                }
             }
             Ok(v1::set_call::Kind::Read(asked)) => exchange.serve_read(from, asked, gone, reply),
             Ok(v1::set_call::Kind::Commit(asked)) => exchange.serve_commit(from, asked, gone, reply),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::TensorName;
+use tensorlane_proto::rows::SetId;
 
 /// Mutable sets of one peer at most. Each costs some 5 KiB beside its rows and its layout, and up to
 /// 100 KiB for the commits that may be repeated.
@@ -16,6 +17,8 @@ pub(super) const LAYOUTS_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Table<S> {
     sets: HashMap<u64, Entry<S>>,
     names: BTreeMap<TensorName, u64>,
+    /// Sets on files, by the bits that outlive this sidecar.
+    lasting: HashMap<u128, u64>,
     last: u64,
     /// Bytes of all layouts.
     layouts: u64,
@@ -26,18 +29,21 @@ struct Entry<S> {
     set: Arc<S>,
     /// Bytes of its layout.
     layout: u64,
+    /// Bits of a set on files.
+    lasting: Option<u128>,
 }
 
 // === impl Table ===
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { sets: HashMap::new(), names: BTreeMap::new(), last: 0, layouts: 0 }
+        Self { sets: HashMap::new(), names: BTreeMap::new(), lasting: HashMap::new(), last: 0, layouts: 0 }
     }
 }
 
 impl<S> Table<S> {
-    /// Enters a set, whose layout takes so many bytes of heap, and which `make` makes for its number.
+    /// Enters a set, whose layout takes so many bytes of heap, and which `make` makes for its number. One on files has bits of
+    /// its own, too.
     ///
     /// # Errors
     /// NAME_TAKEN, LIMIT_EXCEEDED.
@@ -45,8 +51,24 @@ impl<S> Table<S> {
         &mut self,
         name: &TensorName,
         layout: u64,
+        lasting: Option<u128>,
         make: impl FnOnce(u64) -> S,
     ) -> Result<Arc<S>, Failure> {
+        self.check(name, layout)?;
+        self.last += 1;
+        self.layouts += layout;
+        let set = Arc::new(make(self.last));
+        self.sets.insert(self.last, Entry { name: name.clone(), set: Arc::clone(&set), layout, lasting });
+        self.names.insert(name.clone(), self.last);
+        self.lasting.extend(lasting.map(|bits| (bits, self.last)));
+        Ok(set)
+    }
+
+    /// Checks that a set may be entered.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub(super) fn check(&self, name: &TensorName, layout: u64) -> Result<(), Failure> {
         if self.names.contains_key(name) {
             let what =
                 format!("a mutable set {name} is here already; open it, drop it, or choose another name");
@@ -64,27 +86,36 @@ impl<S> Table<S> {
             );
             return Err(Failure::new(Reason::LimitExceeded, what).with("limit", LAYOUTS_BYTES_MAX));
         }
-        self.last += 1;
-        self.layouts += layout;
-        let set = Arc::new(make(self.last));
-        self.sets.insert(self.last, Entry { name: name.clone(), set: Arc::clone(&set), layout });
-        self.names.insert(name.clone(), self.last);
-        Ok(set)
+        Ok(())
     }
 
-    /// The set of a number.
-    pub(super) fn set(&self, id: u64) -> Option<&Arc<S>> {
-        self.sets.get(&id).map(|entry| &entry.set)
+    /// The set of an identity.
+    pub(super) fn set(&self, id: SetId) -> Option<&Arc<S>> {
+        self.entry(self.number(id)?)
+    }
+
+    fn number(&self, id: SetId) -> Option<u64> {
+        match id {
+            SetId::Memory { number, .. } => Some(number),
+            SetId::Files(bits) => self.lasting.get(&bits).copied(),
+        }
+    }
+
+    fn entry(&self, number: u64) -> Option<&Arc<S>> {
+        self.sets.get(&number).map(|entry| &entry.set)
     }
 
     /// The set of a name.
     pub(super) fn named(&self, name: &str) -> Option<&Arc<S>> {
-        self.set(*self.names.get(&TensorName::new(name).ok()?)?)
+        self.entry(*self.names.get(&TensorName::new(name).ok()?)?)
     }
 
     /// Takes a set away; whoever reads it goes on.
-    pub(super) fn remove(&mut self, id: u64) {
-        if let Some(entry) = self.sets.remove(&id) {
+    pub(super) fn remove(&mut self, id: SetId) {
+        if let Some(entry) = self.number(id).and_then(|number| self.sets.remove(&number)) {
+            if let Some(bits) = entry.lasting {
+                self.lasting.remove(&bits);
+            }
             self.names.remove(&entry.name);
             self.layouts -= entry.layout;
         }
@@ -93,24 +124,30 @@ impl<S> Table<S> {
     /// Sets whose names begin so, by name.
     pub(super) fn beginning(&self, prefix: &str) -> impl Iterator<Item = &Arc<S>> {
         let named = self.names.iter().filter(move |(name, _)| name.as_str().starts_with(prefix));
-        named.filter_map(|(_, id)| self.set(*id))
+        named.filter_map(|(_, number)| self.entry(*number))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::identity::Incarnation;
+
     use super::*;
+
+    const fn id(number: u64) -> SetId {
+        SetId::Memory { incarnation: Incarnation(1), number }
+    }
 
     #[test]
     fn a_set_is_found_by_its_name_until_it_is_removed_and_its_number_is_never_anothers() {
         let mut table = Table::default();
         let name: TensorName = TensorName::new("replay").unwrap();
-        let first = *table.create(&name, 1, |id| id).unwrap();
-        assert_eq!(table.create(&name, 1, |id| id).unwrap_err().reason, Reason::NameTaken);
+        let first = *table.create(&name, 1, None, |id| id).unwrap();
+        assert_eq!(table.create(&name, 1, None, |id| id).unwrap_err().reason, Reason::NameTaken);
         assert_eq!(table.named("replay").map(|set| **set), Some(first));
-        table.remove(first);
-        assert!(table.named("replay").is_none() && table.set(first).is_none());
-        assert!(*table.create(&name, 1, |id| id).unwrap() > first);
+        table.remove(id(first));
+        assert!(table.named("replay").is_none() && table.set(id(first)).is_none());
+        assert!(*table.create(&name, 1, None, |id| id).unwrap() > first);
         assert_eq!((table.beginning("re").count(), table.beginning("x").count()), (1, 0));
     }
 
@@ -118,9 +155,9 @@ mod tests {
     fn sets_beyond_the_limit_are_refused() {
         let mut table = Table::default();
         for at in 0..SETS_MAX {
-            table.create(&TensorName::new(&format!("{at}")).unwrap(), 1, |_| ()).unwrap();
+            table.create(&TensorName::new(&format!("{at}")).unwrap(), 1, None, |_| ()).unwrap();
         }
-        let refused = table.create(&TensorName::new("more").unwrap(), 1, |_| ()).unwrap_err();
+        let refused = table.create(&TensorName::new("more").unwrap(), 1, None, |_| ()).unwrap_err();
         assert_eq!(refused.reason, Reason::LimitExceeded);
     }
 
@@ -128,12 +165,22 @@ mod tests {
     fn layouts_beyond_their_bytes_are_refused_until_a_set_is_dropped() {
         let mut table = Table::default();
         let name = |text: &str| TensorName::new(text).unwrap();
-        let first = *table.create(&name("a"), LAYOUTS_BYTES_MAX - 1, |id| id).unwrap();
-        table.create(&name("b"), 1, |id| id).unwrap();
-        let refused = table.create(&name("c"), 1, |id| id).unwrap_err();
+        let first = *table.create(&name("a"), LAYOUTS_BYTES_MAX - 1, None, |id| id).unwrap();
+        table.create(&name("b"), 1, None, |id| id).unwrap();
+        let refused = table.create(&name("c"), 1, None, |id| id).unwrap_err();
         assert_eq!((refused.reason, refused.detail("limit")), (Reason::LimitExceeded, Some("67108864")));
         assert!(table.named("c").is_none());
-        table.remove(first);
-        table.create(&name("c"), 1, |id| id).unwrap();
+        table.remove(id(first));
+        table.create(&name("c"), 1, None, |id| id).unwrap();
+    }
+
+    #[test]
+    fn a_set_on_files_is_found_by_its_bits_until_it_is_removed() {
+        let mut table = Table::default();
+        let name = TensorName::new("replay").unwrap();
+        table.create(&name, 1, Some(77), |id| id).unwrap();
+        assert!(table.set(SetId::Files(77)).is_some() && table.set(SetId::Files(7)).is_none());
+        table.remove(SetId::Files(77));
+        assert!(table.set(SetId::Files(77)).is_none() && table.named("replay").is_none());
     }
 }

@@ -28,7 +28,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn create(exchange: &Exchange, rows: u64) -> v1::SetInfo {
+fn create(exchange: &Arc<Exchange>, rows: u64) -> v1::SetInfo {
     let leaf = |key: &str, row_shape: &[u64]| v1::SetLeaf {
         key: key.to_owned(),
         dtype: DType::U8.code().into(),
@@ -39,8 +39,12 @@ fn create(exchange: &Exchange, rows: u64) -> v1::SetInfo {
         rows,
         leaves: vec![leaf("wide", &[ROW - 64]), leaf("thin", &[])],
         writers: vec!["*".to_owned()],
+        files: None,
     };
-    exchange.set_create(v1::SetCreateRequest { spec: Some(spec) }).unwrap().set.unwrap()
+    let (tell, told) = mpsc::channel();
+    exchange
+        .set_create(v1::SetCreateRequest { spec: Some(spec) }, move |outcome| tell.send(outcome).unwrap());
+    told.recv_timeout(MINUTE).unwrap().unwrap().set.unwrap()
 }
 
 fn peer() -> PeerKey {

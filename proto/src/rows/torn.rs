@@ -1,0 +1,156 @@
+//! Rows of leaves that may be of two commits at once: their writer ended while it wrote them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Most ranges that are told apart; beyond it a leaf has one from its first torn row to its last one.
+const TORN_RANGES_MAX: usize = 1 << 20;
+
+/// Torn rows, by leaf.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Torn(BTreeMap<usize, Rows>);
+
+/// Rows as ranges that neither overlap nor touch: first row, and the one behind the last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rows(BTreeMap<u64, u64>);
+
+impl Torn {
+    /// Returns whether no row is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of rows of which any leaf is torn.
+    pub fn rows(&self) -> u64 {
+        let mut all = Rows::default();
+        for (_, first, count) in self.pieces() {
+            all.add(first, first + count);
+        }
+        all.0.iter().map(|(first, end)| end - first).sum()
+    }
+
+    /// Adds the rows that a commit was writing in leaves: first row and number of each piece.
+    pub fn add_commit(&mut self, leaves: &[usize], pieces: &[(u64, u64)]) {
+        let ranges: usize = self.0.values().map(|rows| rows.0.len()).sum();
+        if ranges.saturating_add(leaves.len().saturating_mul(pieces.len())) <= TORN_RANGES_MAX {
+            for leaf in leaves {
+                pieces.iter().for_each(|(first, count)| self.add(*leaf, *first, *count));
+            }
+            return;
+        }
+        let first = pieces.iter().map(|(first, _)| *first).min().unwrap_or(0);
+        let end = pieces.iter().map(|(first, count)| first.saturating_add(*count)).max().unwrap_or(0);
+        leaves.iter().for_each(|leaf| self.add(*leaf, first, end.saturating_sub(first)));
+    }
+
+    /// Adds rows of a leaf: first row and number.
+    pub fn add(&mut self, leaf: usize, first: u64, count: u64) {
+        if count > 0 {
+            self.0.entry(leaf).or_default().add(first, first.saturating_add(count));
+        }
+    }
+
+    /// Takes rows of a leaf away, which were written anew. Returns whether any of them was torn.
+    pub fn remove(&mut self, leaf: usize, first: u64, count: u64) -> bool {
+        let Some(rows) = self.0.get_mut(&leaf) else { return false };
+        let removed = rows.remove(first, first.saturating_add(count));
+        if rows.0.is_empty() {
+            self.0.remove(&leaf);
+        }
+        removed
+    }
+
+    /// The first torn rows of a leaf among these.
+    pub fn among(&self, leaf: usize, first: u64, count: u64) -> Option<Range<u64>> {
+        self.0.get(&leaf)?.among(first, first.saturating_add(count))
+    }
+
+    /// All of them: leaf, first row and number.
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, u64, u64)> + '_ {
+        self.0.iter().flat_map(|(leaf, rows)| rows.0.iter().map(|(first, end)| (*leaf, *first, end - first)))
+    }
+}
+
+impl Rows {
+    fn among(&self, first: u64, end: u64) -> Option<Range<u64>> {
+        let before = self.0.range(..=first).next_back().filter(|(_, until)| **until > first);
+        let (from, until) = before.or_else(|| self.0.range(first..end).next())?;
+        (first < end).then(|| (*from).max(first)..(*until).min(end))
+    }
+
+    fn add(&mut self, mut first: u64, mut end: u64) {
+        // Those that overlap or touch become one with it.
+        while let Some((from, until)) =
+            self.0.range(..=end).next_back().map(|(from, until)| (*from, *until)).filter(|(_, u)| *u >= first)
+        {
+            self.0.remove(&from);
+            first = first.min(from);
+            end = end.max(until);
+        }
+        self.0.insert(first, end);
+    }
+
+    fn remove(&mut self, first: u64, end: u64) -> bool {
+        let mut removed = false;
+        while let Some(Range { start, .. }) = self.among(first, end) {
+            let Some((from, until)) = self.0.range(..=start).next_back().map(|(f, u)| (*f, *u)) else {
+                break;
+            };
+            self.0.remove(&from);
+            if from < first {
+                self.0.insert(from, first);
+            }
+            if until > end {
+                self.0.insert(end, until);
+            }
+            removed = true;
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn more_ranges_than_are_told_apart_become_one_a_leaf() {
+        let mut torn = Torn::default();
+        let pieces: Vec<(u64, u64)> = (0..1_000).map(|at| (at * 2, 1)).collect();
+        torn.add_commit(&[0, 1], &pieces);
+        assert_eq!((torn.pieces().count(), torn.among(1, 1, 1)), (2_000, None));
+        let leaves: Vec<usize> = (0..TORN_RANGES_MAX / 1_000).collect();
+        torn.add_commit(&leaves, &pieces);
+        assert_eq!((torn.pieces().count(), torn.among(1, 1, 1)), (leaves.len(), Some(1..2)));
+    }
+
+    proptest! {
+        #[test]
+        fn torn_rows_are_those_of_a_plain_list(
+            steps in prop::collection::vec((any::<bool>(), 0..2usize, 0..40u64, 0..12u64), 1..40),
+        ) {
+            let mut torn = Torn::default();
+            let mut plain: BTreeSet<(usize, u64)> = BTreeSet::new();
+            for (is_added, leaf, first, count) in steps {
+                let rows = (first..first + count).map(|row| (leaf, row));
+                let due = plain.iter().find(|(l, row)| *l == leaf && (first..first + count).contains(row));
+                prop_assert_eq!(torn.among(leaf, first, count).map(|range| range.start), due.map(|(_, row)| *row));
+                if is_added {
+                    torn.add(leaf, first, count);
+                    plain.extend(rows);
+                } else {
+                    prop_assert_eq!(torn.remove(leaf, first, count), due.is_some());
+                    rows.for_each(|row| _ = plain.remove(&row));
+                }
+                let all: BTreeSet<_> = torn.pieces().flat_map(|(l, f, c)| (f..f + c).map(move |r| (l, r))).collect();
+                prop_assert_eq!(&all, &plain);
+                prop_assert_eq!(torn.is_empty(), plain.is_empty());
+                prop_assert_eq!(torn.rows(), plain.iter().map(|(_, row)| row).collect::<BTreeSet<_>>().len() as u64);
+            }
+        }
+    }
+}

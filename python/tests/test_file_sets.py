@@ -1,0 +1,168 @@
+"""Mutable sets on files from Python, in the directories of the real tensordict: theirs are opened here, and ours there."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import MemoryMappedTensor, TensorDict
+
+import tensorlane
+
+from conftest import python, said
+
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def root():
+    with tempfile.TemporaryDirectory(prefix="tensorlane-sets-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def files(root):
+    with tensorlane.Sidecar(arena="256Mi", settings={"TENSORLANE_SETS_ROOT": str(root)}) as running:
+        with tensorlane.connect(running.directory) as client:
+            yield client
+
+
+@pytest.fixture
+def name(request, files):
+    yield request.node.name[:150].translate({ord(letter): "-" for letter in "[]"})
+    for left in files.mutable_sets():
+        files.drop_set(left.reference)
+
+
+LEAVES = {
+    "obs": ("float32", (4, 3)),
+    "next": {"reward": ("float32", ()), "done": ("bool", (1,)), "deep": {"a b": ("int64", (2,))}},
+    "half": ("bf16", (5,)),
+}
+
+
+def batch(rows: int, value: int) -> TensorDict:
+    return TensorDict(
+        {
+            "obs": torch.full((rows, 4, 3), float(value)),
+            "next": {
+                "reward": torch.arange(rows, dtype=torch.float32) + value,
+                "done": torch.ones(rows, 1, dtype=torch.bool),
+                "deep": {"a b": torch.full((rows, 2), value)},
+            },
+            "half": torch.full((rows, 5), float(value), dtype=torch.bfloat16),
+        },
+        batch_size=[rows],
+    )
+
+
+def test_the_real_tensordict_opens_a_set_and_sees_its_rows(files, root, name):
+    """S3.17"""
+    replay = files.create_set(name, ROWS, LEAVES, directory=name)
+    loaded = TensorDict.load_memmap(root / name)
+    assert loaded.batch_size == (ROWS,) and not loaded["obs"].any()
+    assert isinstance(loaded["next", "deep", "a b"], MemoryMappedTensor)
+    replay[[1, 4]] = batch(2, 7)
+    # Maps that there are see it, and so does who loads anew.
+    for seen in (loaded, TensorDict.load_memmap(root / name)):
+        assert (seen[[1, 4]] == batch(2, 7)).all() and not seen[[0, 2, 3, 5]]["obs"].any()
+        assert seen["half"].dtype == torch.bfloat16
+    assert replay.status().directory == name and replay.status().durability == "process"
+    assert replay.flush().version == 1
+
+
+def test_a_directory_has_the_bytes_that_tensordict_writes(files, root, name):
+    files.create_set(name, ROWS, LEAVES, directory=name)
+    zeros = batch(ROWS, 0).zero_()
+    with tempfile.TemporaryDirectory() as other:
+        zeros.memmap(other)
+        theirs = {path.relative_to(other): path.read_bytes() for path in Path(other).rglob("*") if path.is_file()}
+        ours = {path.relative_to(root / name): path.read_bytes() for path in (root / name).rglob("*") if path.is_file()}
+        ours = {path: found for path, found in ours.items() if path.parts[0] != ".tensorlane"}
+        assert set(ours) == set(theirs)
+        for path in theirs:
+            if path.name != "meta.json":
+                assert ours[path] == theirs[path], path
+            else:
+                assert json.loads(ours[path]) == json.loads(theirs[path]), path
+
+
+def test_a_directory_that_tensordict_saved_is_a_set(files, root, name):
+    saved = batch(ROWS, 3)
+    saved["text"] = "a value that is no tensor"
+    saved.memmap_(root / name)
+    replay = files.create_set(name, directory=name, open=True)
+    assert replay.rows == ROWS
+    assert sorted(replay.keys()) == ["half", "next/deep/a b", "next/done", "next/reward", "obs"]
+    np.testing.assert_array_equal(replay["next/reward"][:], saved["next", "reward"])
+    replay[2] = batch(1, 9)[0]
+    # The map of whoever saved it sees it, and what is no tensor stays.
+    assert saved["obs"][2].eq(9).all() and saved["obs"][3].eq(3).all()
+    loaded = TensorDict.load_memmap(root / name)
+    assert loaded["next", "deep", "a b"][2].eq(9).all() and loaded["text"] == "a value that is no tensor"
+    # Another process of tensordict writes a row, and it is read here.
+    script = "import sys, tensordict; tensordict.TensorDict.load_memmap(sys.argv[1])['obs'][5] = 11"
+    said(python(script, str(root / name)))
+    assert (replay["obs"][5].numpy() == 11).all()
+
+
+def test_a_dropped_set_is_a_directory_of_tensordict_alone(files, root, name):
+    replay = files.create_set(name, ROWS, LEAVES, directory=name)
+    replay.extend(batch(2, 5))
+    replay.drop()
+    assert not (root / name / ".tensorlane").exists()
+    assert TensorDict.load_memmap(root / name)["obs"][1].eq(5).all()
+    again = files.create_set(name, ROWS, LEAVES, directory=name, open=True)
+    assert again.version == 0 and (again["obs"][1].numpy() == 5).all()
+
+
+def test_types_that_tensordict_has_no_name_for_are_bytes_to_it(files, root, name):
+    replay = files.create_set(name, ROWS, {"weights": ("f8_e4m3", (4,))}, directory=name)
+    loaded = TensorDict.load_memmap(root / name)
+    assert loaded["weights"].dtype == torch.uint8 and loaded["weights"].shape == (ROWS, 4)
+    replay.drop()
+    assert files.create_set(name, directory=name, open=True).leaves["weights"].dtype == "f8_e4m3"
+
+
+def test_a_set_is_there_again_by_its_reference_when_its_sidecar_has_started_again():
+    with tempfile.TemporaryDirectory() as root:
+        settings = {"TENSORLANE_SETS_ROOT": root}
+        with tensorlane.Sidecar(arena="64Mi", settings=settings) as first, tensorlane.connect(first.directory) as client:
+            replay = client.create_set("replay", 140_625, {"frames": ("uint8", (640, 640, 3))}, directory="replay")
+            assert replay.status().nbytes == 172_800_000_000
+            replay[[4, 998]] = {"frames": 1}
+            pickled = pickle.dumps(replay)
+            assert len(pickled) <= 400
+        with tensorlane.Sidecar(arena="64Mi", settings=settings) as second, tensorlane.connect(second.directory) as client:
+            again = pickle.loads(pickled).bind(client)
+            assert again == client.open_set("replay") and again.version == 1
+            assert [int(row.numpy().sum()) for row in (again["frames"][4], again["frames"][5])] == [640 * 640 * 3, 0]
+            blocks = sum(path.stat().st_blocks * 512 for path in Path(root).rglob("*"))
+            assert blocks < 8 << 20
+
+
+def test_what_is_refused_says_what_helps(client, files, root, name):
+    with pytest.raises(tensorlane.Error) as refused:
+        client.create_set(name, ROWS, LEAVES, directory=name)
+    assert refused.value.reason == "NO_STORAGE" and "sets.root" in str(refused.value)
+    files.create_set(name, ROWS, LEAVES, directory=name)
+    (root / "outside").mkdir(exist_ok=True)
+    wrong = [
+        ("NAME_TAKEN", dict(directory=name)),
+        ("INVALID_ARGUMENT", dict(directory="../x")),
+        ("UNSUPPORTED", dict(directory="disk", durability="disk")),
+        (None, dict(directory="other", durability="some")),
+        ("UNSUPPORTED_FORMAT", dict(directory="outside", open=True)),
+    ]
+    for reason, options in wrong:
+        with pytest.raises(tensorlane.Error) as refused:
+            files.create_set("other", ROWS, LEAVES, **options)
+        assert refused.value.reason == reason, options
+    with pytest.raises(tensorlane.Error):
+        files.create_set("other")
+    assert {path.name for path in root.iterdir() if path.name.startswith((".", "disk", "other"))} == set()

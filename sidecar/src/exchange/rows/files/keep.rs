@@ -1,0 +1,218 @@
+//! `.tensorlane/` of a set: its identity, and the state that outlives the sidecar.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use tensorlane_proto::failure::Failure;
+use tensorlane_proto::rows::{Commits, Intent, RECORD_BYTES, REPEATS_MAX, Record, SetLayout, Torn};
+use tensorlane_proto::set::{MANIFEST_BYTES_MAX, OWN_DIRECTORY, OWN_META, OwnMeta, OwnSet};
+
+use super::Durability;
+use super::failure::{storage, unsupported};
+use super::root::{DirectoryName, Root, below, file};
+
+/// The ring of commits.
+pub(super) const COMMITS: &str = "commits";
+/// Rows that commits of dead lives were writing.
+const TORN: &str = "torn";
+/// Ending of a file that is being written anew.
+const DRAFT: &str = ".new";
+/// Intents beyond this number are none: so many locks a set has.
+const INTENTS: usize = 64;
+/// Most bytes of an intent: a head, all leaves, and a row list of single rows.
+const INTENT_BYTES_MAX: u64 = 32 << 20;
+
+/// Identity of a set on files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::exchange::rows) struct Identity {
+    pub(in crate::exchange::rows) id: u128,
+    pub(in crate::exchange::rows) name: String,
+    pub(in crate::exchange::rows) writers: Vec<String>,
+    pub(in crate::exchange::rows) durability: Durability,
+}
+
+/// State of the commits of an earlier life.
+pub(super) struct Kept {
+    pub(super) commits: Commits,
+    pub(super) torn: Torn,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// The set that lies in a directory; none where it is a copy, or no set of ours.
+    ///
+    /// # Errors
+    /// UNSUPPORTED_FORMAT: it is a set of another release, of which nothing is to be lost.
+    pub(super) fn of(meta: &OwnMeta, directory: &DirectoryName) -> Result<Option<Self>, Failure> {
+        let own = meta.mutable.as_ref().filter(|own| own.directory == directory.as_str());
+        let Some(own) = own else { return Ok(None) };
+        let other = |what: &str| unsupported(&shown(directory, OWN_META), what);
+        let id = u128::from_str_radix(&own.id, 16).map_err(|_| other("the id is no number"))?;
+        let durability = Durability::by_word(&own.durability);
+        let durability = durability.ok_or_else(|| other("this release does not know the durability"))?;
+        Ok(Some(Self { id, name: own.name.clone(), writers: own.writers.clone(), durability }))
+    }
+
+    pub(super) fn own(&self, directory: &DirectoryName) -> OwnSet {
+        OwnSet {
+            id: format!("{:032x}", self.id),
+            name: self.name.clone(),
+            directory: directory.as_str().to_owned(),
+            writers: self.writers.clone(),
+            durability: self.durability.as_str().to_owned(),
+        }
+    }
+}
+
+pub(super) fn intent_name(lock: usize) -> String {
+    format!("intent-{lock:02}")
+}
+
+fn shown(directory: &DirectoryName, name: &str) -> String {
+    format!("{}/{OWN_DIRECTORY}/{name}", directory.as_str())
+}
+
+/// Reads `.tensorlane/set.json`; nothing where there is none.
+pub(super) fn read_meta(set: &OwnedFd, directory: &DirectoryName) -> Result<OwnMeta, Failure> {
+    let failed = |error: io::Error| storage(&shown(directory, OWN_META), "read", &error);
+    let Some(own) = missing_is_none(below(set, OWN_DIRECTORY)).map_err(failed)? else {
+        return Ok(OwnMeta::default());
+    };
+    let opened = missing_is_none(file(&own, OWN_META, OFlags::RDONLY)).map_err(failed)?;
+    let Some(opened) = opened else { return Ok(OwnMeta::default()) };
+    let bytes = read_at_most(opened, MANIFEST_BYTES_MAX as u64).map_err(failed)?;
+    serde_json::from_slice(&bytes).map_err(|error| unsupported(&shown(directory, OWN_META), error))
+}
+
+/// Makes `.tensorlane/` what it is for a set that is open: `set.json`, and room for its commits.
+pub(super) fn write_meta(set: &OwnedFd, directory: &DirectoryName, meta: &OwnMeta) -> Result<(), Failure> {
+    let failed = |name: &'static str| {
+        let path = shown(directory, name);
+        move |error: io::Error| storage(&path, "write", &error)
+    };
+    match rustix::fs::mkdirat(set, OWN_DIRECTORY, Mode::from_raw_mode(0o755)) {
+        Err(error) if error != rustix::io::Errno::EXIST => return Err(failed("")(error.into())),
+        _ => {}
+    }
+    let own = below(set, OWN_DIRECTORY).map_err(failed(""))?;
+    let commits = file(&own, COMMITS, OFlags::RDWR | OFlags::CREATE).map_err(failed(COMMITS))?;
+    let bytes = (RECORD_BYTES * REPEATS_MAX) as u64;
+    // A commit that is made can be noted then, also on a disk that is full.
+    match rustix::fs::fallocate(&commits, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            commits.set_len(bytes).map_err(failed(COMMITS))?;
+        }
+        Err(error) => return Err(failed(COMMITS)(error.into())),
+    }
+    commits.sync_all().map_err(failed(COMMITS))?;
+    let json = serde_json::to_vec_pretty(meta).map_err(|error| failed(OWN_META)(error.into()))?;
+    replace(&own, OWN_META, &json).map_err(failed(OWN_META))?;
+    rustix::fs::fsync(set).map_err(|error| failed("")(error.into()))
+}
+
+/// Takes a directory as no set of ours any more: true types stay. Needs no room where there are none.
+pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failure> {
+    let (set, _) = root.set(directory)?;
+    let meta = OwnMeta { mutable: None, ..read_meta(&set, directory)? };
+    let failed = |error: io::Error| storage(&shown(directory, ""), "tidy", &error);
+    let own = below(&set, OWN_DIRECTORY).map_err(failed)?;
+    let unlink = |name: &str| {
+        let unlinked = rustix::fs::unlinkat(&own, name, AtFlags::empty()).map_err(io::Error::from);
+        missing_is_none(unlinked).map(drop)
+    };
+    // First what makes it a set; on a full disk with true types, what is unlinked makes the room for them.
+    if meta.leaves.is_empty() {
+        unlink(OWN_META).map_err(failed)?;
+    }
+    let drafts = [OWN_META, TORN].map(|name| format!("{name}{DRAFT}"));
+    let named = [COMMITS, TORN].map(str::to_owned);
+    for name in named.into_iter().chain(drafts).chain((0..INTENTS).map(intent_name)) {
+        unlink(&name).map_err(failed)?;
+    }
+    if meta.leaves.is_empty() {
+        return rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
+            .map_err(|error| failed(error.into()));
+    }
+    let json = serde_json::to_vec_pretty(&meta).map_err(|error| failed(error.into()))?;
+    replace(&own, OWN_META, &json).map_err(failed)
+}
+
+/// Reads what earlier lives left, and notes rows that they were writing as torn.
+pub(super) fn recover(set: &OwnedFd, directory: &DirectoryName, layout: &SetLayout) -> Result<Kept, Failure> {
+    let failed = |error: io::Error| storage(&shown(directory, ""), "read", &error);
+    let own = below(set, OWN_DIRECTORY).map_err(failed)?;
+    let small = |name: &str, most: u64| match missing_is_none(file(&own, name, OFlags::RDONLY)) {
+        Ok(Some(opened)) => read_at_most(opened, most),
+        Ok(None) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    };
+    let records = Record::decode_all(&small(COMMITS, (RECORD_BYTES * REPEATS_MAX) as u64).map_err(failed)?);
+    let mut torn = Torn::decode(&small(TORN, INTENT_BYTES_MAX).map_err(failed)?).unwrap_or_default();
+    let last = records.last();
+    let mut version = last.map_or(0, |record| record.committed.version);
+    let mut cursor = last.map_or(0, |record| record.cursor) % layout.rows();
+    let mut intents = Vec::new();
+    for lock in 0..INTENTS {
+        let bytes = small(&intent_name(lock), INTENT_BYTES_MAX).map_err(failed)?;
+        let Some(intent) = Intent::decode(&bytes) else { continue };
+        intents.push(lock);
+        version = version.max(intent.version);
+        // One that was written, and whose intent was not taken back any more, is whole.
+        if records.iter().any(|record| record.committed.version == intent.version) {
+            continue;
+        }
+        if intent.extends {
+            cursor = intent.pieces.first().map_or(0, |(first, _)| *first) % layout.rows();
+        }
+        let leaves: Vec<usize> =
+            intent.leaves.into_iter().filter(|leaf| *leaf < layout.leaves().len()).collect();
+        torn.add_commit(&leaves, &intent.pieces);
+    }
+    if !intents.is_empty() {
+        write_torn(set, directory, &torn)?;
+        for lock in intents {
+            let name = intent_name(lock);
+            rustix::fs::unlinkat(&own, &name, AtFlags::empty()).map_err(|error| failed(error.into()))?;
+        }
+    }
+    let repeats = records.iter().filter_map(|record| Some((record.retry?, record.committed)));
+    Ok(Kept { commits: Commits::restored(version, cursor, repeats), torn })
+}
+
+/// Notes torn rows, in one step.
+pub(super) fn write_torn(set: &OwnedFd, directory: &DirectoryName, torn: &Torn) -> Result<(), Failure> {
+    let failed = |error: io::Error| storage(&shown(directory, TORN), "write", &error);
+    let own = below(set, OWN_DIRECTORY).map_err(failed)?;
+    replace(&own, TORN, &torn.encode()).map_err(failed)
+}
+
+/// Writes a file under another name, synced, and gives it its own.
+pub(super) fn replace(directory: &impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let draft = format!("{name}{DRAFT}");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let mut written = file(directory, &draft, flags)?;
+    written.write_all(bytes)?;
+    written.sync_all()?;
+    rustix::fs::renameat(directory, &draft, directory, name)?;
+    Ok(rustix::fs::fsync(directory)?)
+}
+
+pub(super) fn read_at_most(opened: File, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    opened.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+pub(super) fn missing_is_none<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}

@@ -1,0 +1,341 @@
+//! The rows of one set on files: read and written by offsets, under the locks of the set.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use tensorlane_memory::Landing;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::rows::{Intent, Leaf, NO_INTENT, PlannedFile, Record, RowList, Torn};
+use tensorlane_proto::set::OWN_DIRECTORY;
+
+use super::Durability;
+use super::descriptors::Which;
+use super::failure::storage;
+use super::keep::{COMMITS, intent_name, write_torn};
+use super::root::{DirectoryName, Inode, Root, below, file, file_at};
+use crate::exchange::rows::memory::internal;
+
+/// Rows of a set that lie in files.
+pub(in crate::exchange::rows) struct FileSet {
+    pub(in crate::exchange::rows) root: Arc<Root>,
+    pub(in crate::exchange::rows) directory: DirectoryName,
+    /// Of the directory, when it was opened.
+    pub(in crate::exchange::rows) inode: Inode,
+    /// Number among the sets that were opened in this life.
+    pub(super) number: u64,
+    /// Files of the leaves, in order.
+    pub(super) files: Vec<PlannedFile>,
+    pub(in crate::exchange::rows) durability: Durability,
+    pub(super) torn: Mutex<Torn>,
+    /// Number of torn rows, for who must not wait for a disk.
+    pub(super) torn_rows: AtomicU64,
+    /// Set while some torn rows are noted nowhere but here: the disk took no note of them.
+    pub(super) is_unnoted: AtomicBool,
+    /// Raised when the set is dropped: its directory is tensordict's alone from then on.
+    pub(super) dropped: AtomicBool,
+}
+
+/// New rows of a leaf: its index, itself and the packed bytes.
+pub(in crate::exchange::rows) type NewBytes<'a> = (usize, &'a Leaf, &'a [u8]);
+
+// === impl FileSet ===
+
+impl FileSet {
+    /// Storage of the set, as a message.
+    pub(in crate::exchange::rows) fn message(&self) -> v1::SetFiles {
+        let directory = self.directory.as_str().to_owned();
+        v1::SetFiles { directory, open: false, durability: self.durability.message().into() }
+    }
+
+    /// Number of rows of which a leaf is torn.
+    pub(in crate::exchange::rows) fn torn_rows(&self) -> u64 {
+        self.torn_rows.load(Ordering::Relaxed)
+    }
+
+    /// Checks that the directory is the one that was opened, and that the set was not dropped.
+    ///
+    /// # Errors
+    /// STORAGE_FAILED, NOT_FOUND.
+    pub(in crate::exchange::rows) fn check(&self) -> Result<(), Failure> {
+        let name = self.directory.as_str();
+        if self.dropped.load(Ordering::Acquire) {
+            let what = format!("the set in {name} below sets.root was dropped; open its directory again");
+            return Err(Failure::new(Reason::NotFound, what).with("path", name));
+        }
+        match self.root.inode(&self.directory)? {
+            Some(inode) if inode == self.inode => Ok(()),
+            found => {
+                let became = if found.is_some() { "replaced by another one" } else { "removed" };
+                let what = format!(
+                    "the directory {name} below sets.root was {became}; put it back, or drop the set and open what is there"
+                );
+                Err(Failure::new(Reason::StorageFailed, what).with("path", name))
+            }
+        }
+    }
+
+    /// Reads rows of a leaf into a landing, in order.
+    ///
+    /// # Errors
+    /// TORN_ROWS, STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn read(
+        &self,
+        at: usize,
+        leaf: &Leaf,
+        rows: &RowList,
+        to: &mut Landing,
+    ) -> Result<(), Failure> {
+        self.check_torn(at, leaf, rows)?;
+        let Some(file) = self.leaf(at)? else { return Ok(()) };
+        let mut done = 0;
+        for (first, count) in rows.spans() {
+            let bytes = count * leaf.row_bytes;
+            let into = to.chunk_mut(done..done + bytes).map_err(|error| internal(&error))?;
+            file.read_exact_at(into, first * leaf.row_bytes)
+                .map_err(|error| self.failed(at, "read", &error))?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    fn check_torn(&self, at: usize, leaf: &Leaf, rows: &RowList) -> Result<(), Failure> {
+        let torn = self.torn.lock();
+        if torn.is_empty() {
+            return Ok(());
+        }
+        let Some(range) = rows.spans().find_map(|(first, count)| torn.among(at, first, count)) else {
+            return Ok(());
+        };
+        let (first, last) = (range.start, range.end - 1);
+        let what = format!(
+            "rows {first} to {last} of {:?} were being written when the sidecar ended or its disk failed, and may be of two commits; write them again",
+            leaf.key
+        );
+        Err(Failure::new(Reason::TornRows, what)
+            .with("key", &leaf.key)
+            .with("first", first)
+            .with("last", last))
+    }
+
+    /// Takes the blocks of rows that will be written, so that a full disk is noticed before any of them changes.
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn reserve(
+        &self,
+        rows: &RowList,
+        parts: &[NewBytes<'_>],
+    ) -> Result<(), Failure> {
+        for (at, leaf, _) in parts {
+            let Some(file) = self.leaf(*at)? else { continue };
+            for (first, count) in rows.spans() {
+                let (offset, bytes) = (first * leaf.row_bytes, count * leaf.row_bytes);
+                match rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, offset, bytes) {
+                    Ok(()) => {}
+                    // There the write itself takes them, and may fail in the midst: then these rows are torn.
+                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+                    Err(error) => return Err(self.failed(*at, "take room for", &error.into())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the rows that are about to be written. `lock` is the lowest one that the commit holds.
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED: nothing is noted then.
+    pub(in crate::exchange::rows) fn intend(&self, lock: usize, intent: &Intent) -> Result<(), Failure> {
+        // The next intent takes the place of the one that has them.
+        if self.is_unnoted.load(Ordering::Acquire) {
+            let torn = self.torn.lock();
+            self.write_torn(&torn)?;
+            self.is_unnoted.store(false, Ordering::Release);
+        }
+        if self.durability == Durability::None || intent.pieces.is_empty() {
+            return Ok(());
+        }
+        let written = self.own(Which::Intent(lock))?.write_all_at(&intent.encode(), 0);
+        written.map_err(|error| self.failed_own(&intent_name(lock), "write", &error))
+    }
+
+    /// Writes rows of leaves.
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED: some may be written then.
+    pub(in crate::exchange::rows) fn write(
+        &self,
+        rows: &RowList,
+        parts: &[NewBytes<'_>],
+    ) -> Result<(), Failure> {
+        for (at, leaf, bytes) in parts {
+            let Some(file) = self.leaf(*at)? else { continue };
+            let mut rest = *bytes;
+            for (first, count) in rows.spans() {
+                let bytes = usize::try_from(count * leaf.row_bytes).unwrap_or(usize::MAX);
+                let (now, later) =
+                    rest.split_at_checked(bytes).ok_or_else(|| internal(&"too few new rows"))?;
+                file.write_all_at(now, first * leaf.row_bytes)
+                    .map_err(|error| self.failed(*at, "write", &error))?;
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that rows are written: the commit, that they are not torn any more, and that nothing is being written.
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn settle(
+        &self,
+        lock: usize,
+        record: &Record,
+        rows: &RowList,
+        parts: &[NewBytes<'_>],
+    ) -> Result<(), Failure> {
+        let commits = self.own(Which::Commits)?;
+        let written = commits.write_all_at(&record.encode(), Record::offset(record.committed.version));
+        written.map_err(|error| self.failed_own(COMMITS, "write", &error))?;
+        {
+            let mut torn = self.torn.lock();
+            if !torn.is_empty() {
+                let mut changed = false;
+                for (at, _, _) in parts {
+                    rows.spans().for_each(|(first, count)| changed |= torn.remove(*at, first, count));
+                }
+                if changed {
+                    self.torn_rows.store(torn.rows(), Ordering::Relaxed);
+                    self.write_torn(&torn)?;
+                }
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.take_back(lock)
+    }
+
+    fn take_back(&self, lock: usize) -> Result<(), Failure> {
+        if self.durability == Durability::None {
+            return Ok(());
+        }
+        let taken_back = self.own(Which::Intent(lock))?.write_all_at(&NO_INTENT, 0);
+        taken_back.map_err(|error| self.failed_own(&intent_name(lock), "write", &error))
+    }
+
+    /// Notes that rows may be of two commits, because writing them failed.
+    pub(in crate::exchange::rows) fn tear(&self, lock: usize, rows: &RowList, parts: &[NewBytes<'_>]) {
+        let mut torn = self.torn.lock();
+        let leaves: Vec<usize> = parts.iter().map(|(at, ..)| *at).collect();
+        torn.add_commit(&leaves, &rows.spans().collect::<Vec<_>>());
+        self.torn_rows.store(torn.rows(), Ordering::Relaxed);
+        // What cannot be noted now is still the intent of the commit, which the next commit leaves as it is until it can be.
+        let noted = self.write_torn(&torn);
+        self.is_unnoted.store(noted.is_err(), Ordering::Release);
+        if let Err(failure) = noted.and_then(|()| self.take_back(lock)) {
+            tracing::warn!(directory = self.directory.as_str(), %failure, "torn rows could not be noted");
+        }
+    }
+
+    /// Brings everything that was committed to the disk: rows first, then what is known of them.
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn flush(&self) -> Result<(), Failure> {
+        self.check()?;
+        for at in 0..self.files.len() {
+            if let Some(file) = self.leaf(at)? {
+                file.sync_data().map_err(|error| self.failed(at, "sync", &error))?;
+            }
+        }
+        self.own(Which::Commits)?.sync_data().map_err(|error| self.failed_own(COMMITS, "sync", &error))
+    }
+
+    /// Files of the set that lie in its directory are tensordict's alone from now on. Called with all locks held.
+    ///
+    /// # Errors
+    /// STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn forget(&self) -> Result<(), Failure> {
+        if self.dropped.swap(true, Ordering::AcqRel) {
+            let what = format!("the set in {} below sets.root was dropped already", self.directory.as_str());
+            return Err(Failure::new(Reason::NotFound, what).with("path", self.directory.as_str()));
+        }
+        self.root.descriptors.close(self.number);
+        match self.root.inode(&self.directory)? {
+            Some(inode) if inode == self.inode => super::keep::forget(&self.root, &self.directory),
+            // Another directory is not this set's.
+            _ => Ok(()),
+        }
+    }
+
+    /// The file of a leaf, as long as its rows need; none for a leaf without bytes.
+    fn leaf(&self, at: usize) -> Result<Option<Arc<File>>, Failure> {
+        let planned = self.files.get(at).ok_or_else(|| internal(&"no such leaf"))?;
+        if planned.bytes == 0 {
+            return Ok(None);
+        }
+        let opened = self.root.descriptors.get((self.number, Which::Leaf(at)), || {
+            let (directory, _) = self.root.set(&self.directory)?;
+            file_at(&directory, &planned.path, OFlags::RDWR).map_err(|error| self.failed(at, "open", &error))
+        })?;
+        let (links, bytes) = Inode::plain(&opened).map_err(|error| self.failed(at, "look at", &error))?;
+        if links == 0 {
+            return Err(self.failed(at, "use", &Errno::NOENT.into()));
+        }
+        if bytes < planned.bytes {
+            let path = self.path(at);
+            let what = format!(
+                "{path} below sets.root was cut to {bytes} bytes, and its rows have {}; put it back, or drop the set",
+                planned.bytes
+            );
+            return Err(Failure::new(Reason::StorageFailed, what).with("path", path));
+        }
+        Ok(Some(opened))
+    }
+
+    /// A file of what is known of the set.
+    fn own(&self, which: Which) -> Result<Arc<File>, Failure> {
+        self.root.descriptors.get((self.number, which), || {
+            let name = match which {
+                Which::Intent(lock) => intent_name(lock),
+                Which::Commits | Which::Leaf(_) => COMMITS.to_owned(),
+            };
+            let failed = |error: io::Error| self.failed_own(&name, "open", &error);
+            let (directory, _) = self.root.set(&self.directory)?;
+            let own = below(&directory, OWN_DIRECTORY).map_err(failed)?;
+            file(&own, &name, OFlags::RDWR | OFlags::CREATE).map_err(failed)
+        })
+    }
+
+    fn write_torn(&self, torn: &Torn) -> Result<(), Failure> {
+        let (directory, _) = self.root.set(&self.directory)?;
+        write_torn(&directory, &self.directory, torn)
+    }
+
+    fn path(&self, at: usize) -> String {
+        let path = self.files.get(at).map(|planned| planned.path.join("/")).unwrap_or_default();
+        format!("{}/{path}", self.directory.as_str())
+    }
+
+    fn failed(&self, at: usize, doing: &str, error: &io::Error) -> Failure {
+        storage(&self.path(at), doing, error)
+    }
+
+    fn failed_own(&self, name: &str, doing: &str, error: &io::Error) -> Failure {
+        storage(&format!("{}/{OWN_DIRECTORY}/{name}", self.directory.as_str()), doing, error)
+    }
+}
+
+impl Drop for FileSet {
+    fn drop(&mut self) {
+        self.root.descriptors.close(self.number);
+    }
+}

@@ -1,0 +1,37 @@
+//! The metrics of mutable sets on files.
+
+use prometheus::IntGauge;
+
+use super::family::Maker;
+
+/// Mutable sets on files.
+pub struct Sets {
+    bytes: IntGauge,
+    open_files: IntGauge,
+    torn_rows: IntGauge,
+}
+
+impl Sets {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            bytes: make.gauge(
+                "set_files_bytes",
+                "Bytes of the rows of mutable sets on files, written or not. Not counted: blocks of the disk, and sets in memory.",
+            )?,
+            open_files: make.gauge(
+                "set_open_files",
+                "Files of mutable sets that are kept open. Not counted: those that a call uses and that are closed behind it.",
+            )?,
+            torn_rows: make.gauge(
+                "set_torn_rows",
+                "Rows of mutable sets on files of which a leaf is TORN_ROWS. Not counted: those of sets that could not be opened.",
+            )?,
+        })
+    }
+
+    /// Shows bytes of rows, files that are open, and torn rows.
+    pub fn show(&self, bytes: u64, open_files: u64, torn_rows: u64) {
+        let gauges = [(&self.bytes, bytes), (&self.open_files, open_files), (&self.torn_rows, torn_rows)];
+        gauges.into_iter().for_each(|(gauge, now)| gauge.set(i64::try_from(now).unwrap_or(i64::MAX)));
+    }
+}
