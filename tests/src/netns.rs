@@ -115,6 +115,14 @@ impl Network {
         ip(&format!("-n {namespace} neigh replace {to} lladdr 02:00:00:00:00:99 dev e0 nud permanent"));
     }
 
+    /// Address of the network at which nobody is, and that says nothing of it to this host.
+    pub fn dead_address(&self, from: usize) -> SocketAddr {
+        let dead = Ipv4Addr::new(198, 18, 0, 254);
+        let namespace = &self.hosts[from];
+        ip(&format!("-n {namespace} neigh replace {dead} lladdr 02:00:00:00:00:99 dev e0 nud permanent"));
+        (dead, PORT).into()
+    }
+
     /// Ends [`Network::lose`].
     pub fn find(&self, from: usize, to: usize) {
         ip(&format!("-n {} neigh del {} dev e0", self.hosts[from], self.address(to)));
@@ -303,7 +311,7 @@ impl Peers {
     pub fn entry(&self, host: usize) -> Entry {
         Entry {
             name: name(host),
-            address: self.network.peer_address(host),
+            addresses: vec![self.network.peer_address(host)],
             fingerprints: vec![self.identities[host].fingerprint.to_string()],
         }
     }
@@ -323,9 +331,10 @@ impl Peers {
     /// Where it cannot be written.
     pub fn list(&self, host: usize, entries: &[Entry]) {
         let mut text = String::from("peers:\n");
-        for Entry { name, address, fingerprints } in entries {
+        for Entry { name, addresses, fingerprints } in entries {
             let fingerprints = fingerprints.join("\", \"");
-            text.push_str(&format!("  - name: {name}\n    addresses: [\"{address}\"]\n"));
+            let addresses: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+            text.push_str(&format!("  - name: {name}\n    addresses: [{}]\n", addresses.join(", ")));
             text.push_str(&format!("    fingerprints: [\"{fingerprints}\"]\n"));
         }
         let (file, draft) = (self.file(host), self.folder.path().join(format!("draft-{host}")));
@@ -405,8 +414,8 @@ impl Peers {
 pub struct Entry {
     /// Name of the peer.
     pub name: String,
-    /// Address at which it listens.
-    pub address: SocketAddr,
+    /// Addresses at which it is said to listen.
+    pub addresses: Vec<SocketAddr>,
     /// Fingerprints of its keys.
     pub fingerprints: Vec<String>,
 }

@@ -82,7 +82,7 @@ impl Between {
 pub(crate) fn redirect(peers: &Peers, addresses: [SocketAddr; 2]) {
     for host in 0..2 {
         let mut everyone = peers.everyone();
-        everyone[1 - host].address = addresses[1 - host];
+        everyone[1 - host].addresses = vec![addresses[1 - host]];
         peers.list(host, &everyone);
     }
     until("the directory is read", || {

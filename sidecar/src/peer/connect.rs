@@ -1,4 +1,4 @@
-//! Sockets of peers: those that come in and those that we dial. What is said on them first is for `greet`. TCP, TLS, whose
+//! Sockets of peers: those that come in and those that we dial. What is said on them first is for `hello`. TCP, TLS, whose
 //! key it is, Hello: in this order, so that nobody unknown costs more than a handshake, of which only so many run at a time.
 
 use std::io;
@@ -14,9 +14,8 @@ use thiserror::Error;
 use tracing::{debug, warn};
 
 use super::handshake::{self, HandshakeError};
-use super::hello::{self, EstablishedConnection};
+use super::hello;
 use super::record::RecordError;
-use super::remote::Peer;
 use super::shared::{Registered, Shared};
 use super::transport::lanes::bind;
 use crate::clock;
@@ -33,6 +32,12 @@ pub(super) enum Refused {
     /// The directory does not know the key.
     #[error("the key {0} belongs to no peer of this exchange")]
     UnknownKey(Fingerprint),
+    /// Key of this sidecar itself.
+    #[error(
+        "the key there is this peer's own, so the address leads back to this peer: set peers.advertise of the other peer to \
+         an address of its own, or correct its entry in the peers file; no two peers may have one key"
+    )]
+    OwnKey,
     /// A certificate without a key that can be read.
     #[error("the certificate has no readable key")]
     NoKey,
@@ -114,7 +119,7 @@ impl Refused {
             Self::Handshake(error) => error.label(),
             Self::UnknownKey(_) => "unknown_key",
             Self::NoKey => "malformed_certificate",
-            Self::WrongPeer { .. } | Self::WrongName(_) => "other_peer",
+            Self::WrongPeer { .. } | Self::WrongName(_) | Self::OwnKey => "other_peer",
             Self::WrongExchange(_) => "other_exchange",
             Self::Version(_) => "version",
             Self::Frame(_) => "frame",
@@ -205,62 +210,35 @@ fn begins_plain(socket: &TcpStream, until: Instant) -> Result<bool, Refused> {
     Ok(socket.peek(&mut first)? == 1 && first[0] == bind::MAGIC[0])
 }
 
-/// Dials a peer at each of its addresses; on success this thread runs the connection. `attempt` is what
-/// `Dial::begin` gave.
-pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
-    let addresses = shared.known.peer(&peer.name).map(|known| known.addresses).unwrap_or_default();
-    let mut error = format!("{} has no address in the directory", peer.name);
-    for address in addresses {
-        match dial_one(shared, peer, &address) {
-            Ok(up) => {
-                shared.dial_ended(peer);
-                return up.run(shared);
-            }
-            Err(Refused::Double | Refused::Late) => return shared.dial_ended(peer),
-            Err(Refused::ByPeer(failure)) if failure.reason == hello::DOUBLE => {
-                return shared.dial_ended(peer);
-            }
-            Err(refused) => {
-                let refused = refused.after(shared.config.handshake);
-                shared.count_refusal(&refused);
-                error = format!("{} at {address}: {refused}", peer.name);
-            }
-        }
-    }
-    debug!(peer = %peer.name, error, "peer not reached");
-    shared.dial_failed(peer, attempt, &error);
-}
-
-fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<EstablishedConnection, Refused> {
-    let until = Instant::now() + shared.config.handshake;
-    let mut last = Refused::Socket(io::ErrorKind::AddrNotAvailable.into());
-    let addresses = shared.config.resolver.resolve(address, until).map_err(Refused::Unresolved)?;
-    for address in addresses {
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match connect(shared, &address, left) {
-            Ok((socket, guard)) => {
-                let keys = shared.keys();
-                let secured = handshake::client(&keys.client, &socket, until)?;
-                return hello::dialed(shared, socket, &keys, secured, guard, &peer.name, until);
-            }
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
-}
-
 /// Connects in a way that [`super::Peers::stop`] can cut short.
 pub(super) fn connect(
     shared: &Arc<Shared>,
     address: &SocketAddr,
     timeout: Duration,
 ) -> io::Result<(TcpStream, Registered)> {
+    let (socket, mut guard) = open(shared, address)?;
+    finish(&socket, &mut guard, address, timeout)?;
+    Ok((socket, guard))
+}
+
+/// Makes a socket for an address, on which nothing is said yet. [`super::Peers::stop`] can cut it from here on.
+pub(super) fn open(shared: &Arc<Shared>, address: &SocketAddr) -> io::Result<(TcpStream, Registered)> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(*address), socket2::Type::STREAM, None)?;
     let socket = TcpStream::from(socket);
-    let mut guard = shared.register(&socket)?;
-    SockRef::from(&socket).connect_timeout(&(*address).into(), timeout)?;
-    guard.begun = Instant::now();
+    let guard = shared.register(&socket)?;
     Ok((socket, guard))
+}
+
+/// Connects a socket of [`open`].
+pub(super) fn finish(
+    socket: &TcpStream,
+    guard: &mut Registered,
+    address: &SocketAddr,
+    timeout: Duration,
+) -> io::Result<()> {
+    SockRef::from(socket).connect_timeout(&(*address).into(), timeout)?;
+    guard.begun = Instant::now();
+    Ok(())
 }
 
 /// Part that an error shows of a text that may be long.

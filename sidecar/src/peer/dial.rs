@@ -1,5 +1,6 @@
 //! Decisions when a peer is dialed, and which of two connections stays. Pure: time and chance are arguments.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::{Fingerprint, Incarnation};
@@ -15,6 +16,8 @@ pub(super) struct Dial {
     pub(super) failed: u32,
     /// The number of the last attempt that failed.
     pub(super) last_failed: u64,
+    /// Address at which the peer was last reached.
+    pub(super) won: Option<SocketAddr>,
     /// Beginning of the last one.
     pub(super) last: Option<Instant>,
     /// Not before this, unless someone waits.

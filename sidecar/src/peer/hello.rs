@@ -110,17 +110,13 @@ pub(super) fn arrived(
     Ok(())
 }
 
-/// A connection that we dialed: Hello both ways.
+/// A connection that we dialed, and that has proven whose it is: Hello both ways.
 pub(super) fn dialed(
     shared: &Arc<Shared>,
-    socket: TcpStream,
-    keys: &Keys,
-    secured: Secured,
-    guard: Registered,
+    mut talk: PendingConnection,
     wanted: &PeerName,
     until: Instant,
 ) -> Result<EstablishedConnection, Refused> {
-    let mut talk = PendingConnection::begin(shared, socket, keys, secured, guard, Some(wanted))?;
     let peer = shared.peer(wanted);
     // Until the connection is up; before the other end hears a Hello for which there is no place.
     let _seat = shared.seat(&peer)?;
@@ -401,7 +397,7 @@ pub(super) fn who(
     let fingerprint = (keys.fingerprint_of)(certificate).ok_or(Refused::NoKey)?;
     if fingerprint == keys.fingerprint {
         // Ourselves, at an address that somebody else says is theirs.
-        return Err(Refused::UnknownKey(fingerprint));
+        return Err(Refused::OwnKey);
     }
     Claim::of(fingerprint, shared, wanted)
 }

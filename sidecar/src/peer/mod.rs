@@ -44,6 +44,8 @@ mod paths;
 mod peers;
 mod pipe_calls;
 mod pull_guard;
+mod race;
+mod reach;
 mod receive;
 mod received;
 mod record;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::{Failure, Reason};
 
-use super::connect;
 use super::dial::Due;
 use super::link::Ended;
+use super::reach;
 use super::remote::{Peer, State};
 use super::serving;
 use super::shared::{LEFT_MAX, Shared};
@@ -269,7 +269,7 @@ fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant
     let attempt = state.dial.begin(now);
     let (on_thread, dialed) = (Arc::clone(shared), Arc::clone(peer));
     let dial = move || {
-        if on_thread.caught("dial", || connect::dial(&on_thread, &dialed, attempt)).is_none() {
+        if on_thread.caught("dial", || reach::dial(&on_thread, &dialed, attempt)).is_none() {
             on_thread.dial_failed(&dialed, attempt, "a mistake of this sidecar");
         }
     };

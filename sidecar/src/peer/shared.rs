@@ -115,6 +115,11 @@ impl Drop for Registered {
 }
 
 impl Registered {
+    /// Number by which [`Shared::cut`] knows it.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Notes that it has begun a handshake: it gives way to nobody any more.
     pub(super) fn heard(&self) {
         self.shared.unknown.lock().heard(self.number);
@@ -435,6 +440,14 @@ impl Shared {
         }
         unready.insert(registered.number, (socket.try_clone()?, registered.gave_way()));
         Ok(())
+    }
+
+    /// Shuts down a socket of a connection that is not up yet, if it is none by now.
+    pub(super) fn cut(&self, number: u64) {
+        if let Some((socket, _)) = self.unready.lock().get(&number) {
+            // An error means that it is closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
     }
 
     /// Room for one more connection of which nobody knows yet whose it is. A silent one may have to give way for it.

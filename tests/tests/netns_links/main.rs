@@ -1,5 +1,6 @@
 //! Links that are bad or long, for TCP and for QUIC. Needs root.
 
+mod addresses;
 mod far;
 mod links;
 mod quic;
