@@ -1,11 +1,23 @@
 from tensorlane.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class SetDurability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SET_DURABILITY_UNSPECIFIED: _ClassVar[SetDurability]
+    SET_DURABILITY_NONE: _ClassVar[SetDurability]
+    SET_DURABILITY_PROCESS: _ClassVar[SetDurability]
+    SET_DURABILITY_DISK: _ClassVar[SetDurability]
+SET_DURABILITY_UNSPECIFIED: SetDurability
+SET_DURABILITY_NONE: SetDurability
+SET_DURABILITY_PROCESS: SetDurability
+SET_DURABILITY_DISK: SetDurability
 
 class PublishSetRequest(_message.Message):
     __slots__ = ("manifest", "leaves", "name", "version", "keep")
@@ -38,32 +50,46 @@ class SetLeaf(_message.Message):
     def __init__(self, key: _Optional[str] = ..., dtype: _Optional[int] = ..., row_shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SetSpec(_message.Message):
-    __slots__ = ("leaves", "name", "rows", "writers")
+    __slots__ = ("leaves", "name", "rows", "writers", "files")
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     leaves: _containers.RepeatedCompositeFieldContainer[SetLeaf]
     name: str
     rows: int
     writers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, leaves: _Optional[_Iterable[_Union[SetLeaf, _Mapping]]] = ..., name: _Optional[str] = ..., rows: _Optional[int] = ..., writers: _Optional[_Iterable[str]] = ...) -> None: ...
+    files: SetFiles
+    def __init__(self, leaves: _Optional[_Iterable[_Union[SetLeaf, _Mapping]]] = ..., name: _Optional[str] = ..., rows: _Optional[int] = ..., writers: _Optional[_Iterable[str]] = ..., files: _Optional[_Union[SetFiles, _Mapping]] = ...) -> None: ...
+
+class SetFiles(_message.Message):
+    __slots__ = ("directory", "open", "durability")
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    open: bool
+    durability: SetDurability
+    def __init__(self, directory: _Optional[str] = ..., open: bool = ..., durability: _Optional[_Union[SetDurability, str]] = ...) -> None: ...
 
 class SetInfo(_message.Message):
-    __slots__ = ("reference", "spec", "version", "cursor", "bytes", "held_bytes")
+    __slots__ = ("reference", "spec", "version", "cursor", "bytes", "held_bytes", "torn_rows")
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TORN_ROWS_FIELD_NUMBER: _ClassVar[int]
     reference: str
     spec: SetSpec
     version: int
     cursor: int
     bytes: int
     held_bytes: int
-    def __init__(self, reference: _Optional[str] = ..., spec: _Optional[_Union[SetSpec, _Mapping]] = ..., version: _Optional[int] = ..., cursor: _Optional[int] = ..., bytes: _Optional[int] = ..., held_bytes: _Optional[int] = ...) -> None: ...
+    torn_rows: int
+    def __init__(self, reference: _Optional[str] = ..., spec: _Optional[_Union[SetSpec, _Mapping]] = ..., version: _Optional[int] = ..., cursor: _Optional[int] = ..., bytes: _Optional[int] = ..., held_bytes: _Optional[int] = ..., torn_rows: _Optional[int] = ...) -> None: ...
 
 class SetCreateRequest(_message.Message):
     __slots__ = ("spec",)
@@ -78,12 +104,14 @@ class SetCreateResponse(_message.Message):
     def __init__(self, set: _Optional[_Union[SetInfo, _Mapping]] = ...) -> None: ...
 
 class SetOpenRequest(_message.Message):
-    __slots__ = ("set", "deadline_ms")
+    __slots__ = ("set", "deadline_ms", "flush")
     SET_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
     set: str
     deadline_ms: int
-    def __init__(self, set: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+    flush: bool
+    def __init__(self, set: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., flush: bool = ...) -> None: ...
 
 class SetOpenResponse(_message.Message):
     __slots__ = ("set",)

@@ -581,7 +581,7 @@ class HolderStatus(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., number: _Optional[int] = ..., client: _Optional[str] = ..., process: _Optional[int] = ..., address: _Optional[str] = ..., seconds: _Optional[float] = ..., still_seconds: _Optional[float] = ..., bytes: _Optional[int] = ..., leases: _Optional[int] = ..., reservations: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "exchange", "peer", "incarnation", "fingerprint", "uptime_seconds", "arena", "tensors", "copies", "leases", "names", "tickets", "sessions", "waiting", "holders")
+    __slots__ = ("version", "exchange", "peer", "incarnation", "fingerprint", "uptime_seconds", "arena", "tensors", "copies", "leases", "names", "tickets", "sessions", "waiting", "holders", "tables")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -597,6 +597,7 @@ class StatusResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     version: str
     exchange: str
     peer: str
@@ -612,7 +613,20 @@ class StatusResponse(_message.Message):
     sessions: int
     waiting: int
     holders: _containers.RepeatedCompositeFieldContainer[HolderStatus]
-    def __init__(self, version: _Optional[str] = ..., exchange: _Optional[str] = ..., peer: _Optional[str] = ..., incarnation: _Optional[str] = ..., fingerprint: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., arena: _Optional[_Union[ArenaStatus, _Mapping]] = ..., tensors: _Optional[int] = ..., copies: _Optional[int] = ..., leases: _Optional[int] = ..., names: _Optional[int] = ..., tickets: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[HolderStatus, _Mapping]]] = ...) -> None: ...
+    tables: TablesStatus
+    def __init__(self, version: _Optional[str] = ..., exchange: _Optional[str] = ..., peer: _Optional[str] = ..., incarnation: _Optional[str] = ..., fingerprint: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., arena: _Optional[_Union[ArenaStatus, _Mapping]] = ..., tensors: _Optional[int] = ..., copies: _Optional[int] = ..., leases: _Optional[int] = ..., names: _Optional[int] = ..., tickets: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[HolderStatus, _Mapping]]] = ..., tables: _Optional[_Union[TablesStatus, _Mapping]] = ...) -> None: ...
+
+class TablesStatus(_message.Message):
+    __slots__ = ("metadata", "metadata_max", "ledger", "ledger_max")
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    METADATA_MAX_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_MAX_FIELD_NUMBER: _ClassVar[int]
+    metadata: int
+    metadata_max: int
+    ledger: int
+    ledger_max: int
+    def __init__(self, metadata: _Optional[int] = ..., metadata_max: _Optional[int] = ..., ledger: _Optional[int] = ..., ledger_max: _Optional[int] = ...) -> None: ...
 
 class PeersRequest(_message.Message):
     __slots__ = ()
