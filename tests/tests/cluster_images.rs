@@ -63,7 +63,7 @@ fn another_builder_finds_in_the_context_all_that_the_containerfile_asks_for() {
             .filter(|line| line.starts_with("ADD ") || line.starts_with("COPY "))
             .filter_map(|line| line.split(' ').nth(1))
             .collect();
-        let packages: &[&str] = if name == "python" { &["packages/"] } else { &[] };
+        let packages: &[&str] = if *name == "python" { &["packages/"] } else { &[] };
         assert_eq!(asked, [&["rootfs.tar", "bin/"], packages, &["sbom.spdx.json"]].concat(), "{text}");
         for file in asked {
             assert!(context.join(file).exists(), "{file} in {}", context.display());

@@ -129,8 +129,10 @@ async fn work(
 ) {
     let (wanted, gpu_namespaces) = watch::channel(None);
     let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
-    let work =
-        async { tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term)) };
+    // On the heap, because it is large.
+    let work = Box::pin(async {
+        tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term))
+    });
     tokio::select! {
         _ = work => {}
         () = went_back(client) => {}

@@ -166,7 +166,7 @@ impl Scene {
         let name = text(document, "/metadata/name").unwrap_or_default().to_owned();
         match kind(document) {
             _ if is_list(document) => {
-                items(document).iter().try_for_each(|item| self.learn(item, default))?
+                items(document).iter().try_for_each(|item| self.learn(item, default))?;
             }
             "Namespace" => {
                 let labels = document.pointer("/metadata/labels").and_then(Value::as_object);

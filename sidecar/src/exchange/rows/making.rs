@@ -200,7 +200,7 @@ impl Exchange {
     ) {
         if flush && set.files.is_some() {
             return self.on_worker(done, move |_| {
-                set.files.as_ref().map_or(Ok(()), super::files::FileSet::flush)?;
+                set.files.as_ref().map_or(Ok(()), FileSet::flush)?;
                 Ok(v1::SetOpenResponse { set: Some(set.info()) })
             });
         }
