@@ -14,6 +14,7 @@ mod family;
 mod groups;
 pub mod label;
 mod staging;
+mod tables;
 
 pub use directory::Directory;
 use family::Maker;
@@ -21,6 +22,7 @@ pub use family::{Counters, Family, Gauges, Histograms, Vector};
 pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Threads};
 use label::FrameFault;
 pub use staging::Staging;
+pub use tables::TableGauges;
 
 /// Asked before each scrape to bring gauges up to date.
 pub type OnScrape = Box<dyn Fn(&Metrics) + Send + Sync>;
@@ -43,6 +45,8 @@ pub struct Metrics {
     pub pipes: Pipes,
     /// Copies out of GPU memory.
     pub staging: Staging,
+    /// Tables beside the arena.
+    pub tables: TableGauges,
     /// Other peers.
     pub peers: Peers,
     /// The peer table.
@@ -71,6 +75,7 @@ impl Metrics {
             channels: Channels::new(&make)?,
             pipes: Pipes::new(&make)?,
             staging: Staging::new(&make)?,
+            tables: TableGauges::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,
             threads: Threads::new(&make)?,
