@@ -200,7 +200,7 @@ mod tests {
     fn a_table_that_loses_much_has_shrunk_once() {
         let shared = SharedMetadata::new(1 << 30);
         let many: Vec<_> =
-            (0..2_200).map(|n| shared.keep(described(&n.to_string().repeat(1_000))).unwrap()).collect();
+            (0..2_600).map(|n| shared.keep(described(&n.to_string().repeat(1_000))).unwrap()).collect();
         assert!(shared.bytes().0 > SHRUNK_BYTES && !shared.has_shrunk());
         drop(many);
         assert!(shared.has_shrunk() && !shared.has_shrunk());
