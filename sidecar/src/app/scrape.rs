@@ -61,9 +61,8 @@ pub(super) fn register(
 /// Tells the metrics of the budget of requests.
 pub(super) fn register_requests(metrics: &Metrics, requests: Requests) {
     metrics.on_scrape(Box::new(move |metrics| {
-        let (bytes, max) = requests.bytes();
-        metrics.ledger.tables.at((TableKind::Requests,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        metrics.ledger.tables_max.at((TableKind::Requests,)).set(i64::try_from(max).unwrap_or(i64::MAX));
+        let (bytes, limit) = requests.bytes();
+        metrics.tables.show(TableKind::Requests, bytes, limit);
     }));
 }
 
@@ -118,13 +117,8 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.staging.show(queued, moving);
     metrics.ledger.journal.set(i64::try_from(store.journal_bytes()).unwrap_or(i64::MAX));
     let tables = store.tables();
-    for (table, bytes, max) in [
-        (TableKind::Metadata, tables.metadata, tables.metadata_max),
-        (TableKind::Ledger, tables.ledger, tables.ledger_max),
-    ] {
-        metrics.ledger.tables.at((table,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        metrics.ledger.tables_max.at((table,)).set(i64::try_from(max).unwrap_or(i64::MAX));
-    }
+    metrics.tables.show(TableKind::Metadata, tables.metadata, tables.metadata_max);
+    metrics.tables.show(TableKind::Ledger, tables.ledger, tables.ledger_max);
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
     metrics.ledger.show(&Live {

@@ -11,7 +11,7 @@ use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
     GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PanicScope,
-    PeerCut, PeerState, QuicCall, SessionCut, TableKind, Verb, Wait, Way,
+    PeerCut, PeerState, QuicCall, SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -70,10 +70,6 @@ pub struct Ledger {
     leases: IntGauge,
     names: IntGauge,
     tickets: IntGauge,
-    /// Bytes of tables.
-    pub tables: Gauges<(TableKind,)>,
-    /// The most bytes of tables.
-    pub tables_max: Gauges<(TableKind,)>,
     /// Bytes of the changes of names that are remembered.
     pub journal: IntGauge,
     /// Tensors and reservations that ended, by what ended them.
@@ -370,16 +366,6 @@ impl Ledger {
             leases: make.gauge("ledger_live_leases", "Leases of all holders. Not counted: names and tickets.")?,
             names: make.gauge("ledger_live_names", "Names of this peer. Not counted: those of other peers.")?,
             tickets: make.gauge("ledger_live_tickets", "Tickets. Not counted: spent and expired ones.")?,
-            tables: make.gauges(
-                "sidecar_table_bytes",
-                &["table"],
-                "Bytes of tables beside the arena. Not counted: changes of names, remembered requests, what waits.",
-            )?,
-            tables_max: make.gauges(
-                "sidecar_table_limit_bytes",
-                &["table"],
-                "Bytes that tables beside the arena may take. Not counted: other parts of arena.base.",
-            )?,
             journal: make.gauge("ledger_journal_bytes", "Changes of names that are remembered. Not counted: forgotten ones.")?,
             freed_tensors: make.all_counters(
                 "ledger_freed_tensors_total",

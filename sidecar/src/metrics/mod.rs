@@ -15,6 +15,7 @@ mod groups;
 pub mod label;
 mod sets;
 mod staging;
+mod tables;
 
 pub use directory::Directory;
 use family::Maker;
@@ -23,6 +24,7 @@ pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers,
 use label::FrameFault;
 pub use sets::Sets;
 pub use staging::Staging;
+pub use tables::TableGauges;
 
 /// Asked before each scrape to bring gauges up to date.
 pub type OnScrape = Box<dyn Fn(&Metrics) + Send + Sync>;
@@ -47,6 +49,8 @@ pub struct Metrics {
     pub sets: Sets,
     /// Copies out of GPU memory.
     pub staging: Staging,
+    /// Tables beside the arena.
+    pub tables: TableGauges,
     /// Other peers.
     pub peers: Peers,
     /// The peer table.
@@ -76,6 +80,7 @@ impl Metrics {
             pipes: Pipes::new(&make)?,
             sets: Sets::new(&make)?,
             staging: Staging::new(&make)?,
+            tables: TableGauges::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,
             threads: Threads::new(&make)?,

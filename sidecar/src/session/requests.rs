@@ -18,7 +18,7 @@ use tensorlane_proto::frame::SESSION_BODY_MAX;
 /// Bytes of a body from which on it is counted. Shorter ones are bounded by the calls that wait for a worker: 8 KiB each.
 pub(super) const COUNTED_FROM: usize = 8 << 10;
 
-/// Bytes of a body from which on it is long: those leave a quarter of all to the others.
+/// Bytes of a body above which it is long: those leave a quarter of all to the others.
 const LONG: u64 = 1 << 20;
 
 /// Time that a session waits for its turn.
@@ -88,7 +88,7 @@ impl Requests {
 
     fn admit_within(&self, bytes: u64, patience: Duration) -> Result<Admitted, Failure> {
         let Shared { limit, state, changed } = &*self.0;
-        let most = if (LONG..*limit).contains(&bytes) { limit / 4 * 3 } else { *limit };
+        let most = if bytes > LONG && bytes < *limit { limit / 4 * 3 } else { *limit };
         let mut state = state.lock();
         if state.bytes.saturating_add(bytes) > most {
             let deadline = Instant::now() + patience;

@@ -1,9 +1,9 @@
 //! Metadata of tensors: each value once, however many tensors have it, and a bound on the bytes of all.
 //!
 //! ```text
-//!   tensors --> Kept (counted) --> entry { metadata, its bytes }     one for each value that some tensor has
-//!                                    ^
-//!   table: value -> entry, weakly ---'   the last tensor takes the entry out, and gives its bytes back
+//!   tensors --counted--> entry { metadata, its bytes }     one for each value that some tensor has
+//!                          ^
+//!   table: value -> entry, weakly                          the last tensor takes the entry out, and gives its bytes back
 //! ```
 //!
 //! A tensor that the ledger has freed counts until the last one who may look at it is done, as its block does.
@@ -30,12 +30,12 @@ pub(super) struct SharedMetadata(Arc<Mutex<Table>>);
 #[derive(Debug, Clone)]
 pub(super) struct Described {
     pub(super) descriptor: Descriptor,
-    pub(super) kept: Option<Arc<Kept>>,
+    pub(super) kept: Option<Arc<InternedMetadata>>,
 }
 
 #[derive(Debug)]
 struct Table {
-    entries: HashMap<Metadata, Weak<Kept>, RandomState>,
+    entries: HashMap<Metadata, Weak<InternedMetadata>, RandomState>,
     bytes: u64,
     /// The most bytes since it has shrunk last.
     peak: u64,
@@ -44,7 +44,7 @@ struct Table {
 
 /// Entry of the table: metadata that some tensor has. Tensors share it, and the last one ends it.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct InternedMetadata {
     metadata: Metadata,
     bytes: u64,
     table: SharedMetadata,
@@ -98,13 +98,13 @@ impl SharedMetadata {
 
 impl Table {
     /// Enters metadata of which there is no live entry. One that is ending has its place no longer, and its bytes until it has ended.
-    fn enter(&mut self, metadata: Metadata, own: &SharedMetadata) -> Result<Arc<Kept>, Failure> {
+    fn enter(&mut self, metadata: Metadata, own: &SharedMetadata) -> Result<Arc<InternedMetadata>, Failure> {
         let bytes = ENTRY_BYTES + metadata.heap_bytes() as u64;
         let sum = self.bytes.saturating_add(bytes);
         if sum > self.limit {
             return Err(too_much(bytes, sum, self.limit));
         }
-        let entry = Arc::new(Kept { metadata: metadata.clone(), bytes, table: own.clone() });
+        let entry = Arc::new(InternedMetadata { metadata: metadata.clone(), bytes, table: own.clone() });
         // The key, too, is the new value: an old one would keep its memory.
         self.entries.remove(&metadata);
         self.entries.insert(metadata, Arc::downgrade(&entry));
@@ -114,9 +114,9 @@ impl Table {
     }
 }
 
-// === impl Kept ===
+// === impl InternedMetadata ===
 
-impl Drop for Kept {
+impl Drop for InternedMetadata {
     fn drop(&mut self) {
         let mut table = self.table.0.lock();
         table.bytes -= self.bytes;
@@ -200,7 +200,7 @@ mod tests {
     fn a_table_that_loses_much_has_shrunk_once() {
         let shared = SharedMetadata::new(1 << 30);
         let many: Vec<_> =
-            (0..2_200).map(|n| shared.keep(described(&n.to_string().repeat(1_000))).unwrap()).collect();
+            (0..2_600).map(|n| shared.keep(described(&n.to_string().repeat(1_000))).unwrap()).collect();
         assert!(shared.bytes().0 > SHRUNK_BYTES && !shared.has_shrunk());
         drop(many);
         assert!(shared.has_shrunk() && !shared.has_shrunk());

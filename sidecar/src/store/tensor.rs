@@ -13,7 +13,7 @@ use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::reference::Reference;
 
 use super::gpu::{Allocation, by_cuda_ipc};
-use super::metadata::Kept;
+use super::metadata::InternedMetadata;
 use crate::sums::Sums;
 
 /// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
@@ -28,7 +28,7 @@ pub struct Tensor {
     /// The same but for the metadata, as [`encoded::without_metadata`] makes it.
     pub(super) plain: Bytes,
     /// Entry of the metadata, which it shares with other tensors.
-    pub(super) kept: Option<Arc<Kept>>,
+    pub(super) kept: Option<Arc<InternedMetadata>>,
     /// Block in which the bytes are; nothing for those in GPU memory.
     pub block: Block,
     /// The GPU memory that the bytes are in.
@@ -40,7 +40,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Its descriptor, as [`encoded::descriptor`] makes it.
+    /// Encodes the descriptor, as [`encoded::descriptor`] does.
     pub fn encoded(&self) -> Bytes {
         encoded::with_metadata(&self.plain, &self.descriptor.metadata)
     }
