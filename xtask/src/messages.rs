@@ -37,7 +37,7 @@ pub(crate) fn compared(place: &Place, style: Style) -> Result<Vec<Step>, Failure
     Ok(steps)
 }
 
-/// What makes them, and the directory in which they are then.
+/// Jobs that make them, and the directory in which they are then.
 fn generated(place: &Place, style: Style) -> Result<(Vec<Job>, PathBuf), Failure> {
     let python = python::builder(place, style)?;
     let to = place.python().join("messages");

@@ -77,7 +77,7 @@ impl Record {
         version % REPEATS_MAX as u64 * RECORD_BYTES as u64
     }
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let retry = self.retry.unwrap_or(RetryId([0; 16]));
         let numbers =
@@ -112,7 +112,7 @@ impl Record {
 }
 
 impl Torn {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         sealed(self.pieces().flat_map(|(leaf, first, count)| [leaf as u64, first, count]))
     }

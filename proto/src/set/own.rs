@@ -26,11 +26,11 @@ pub struct OwnMeta {
 /// A leaf whose type tensordict has no name for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnLeaf {
-    /// Its keys from the root.
+    /// Keys from the root.
     pub path: Vec<String>,
     /// Short name of its type, such as `f8_e4m3`.
     pub dtype: String,
-    /// Its shape in elements of that type.
+    /// Shape in elements of that type.
     pub shape: Vec<u64>,
 }
 

@@ -5,13 +5,13 @@ use prometheus::IntGauge;
 use super::family::Maker;
 
 /// Mutable sets on files.
-pub struct Sets {
+pub struct FileSets {
     bytes: IntGauge,
     open_files: IntGauge,
     torn_rows: IntGauge,
 }
 
-impl Sets {
+impl FileSets {
     pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
         Ok(Self {
             bytes: make.gauge(

@@ -169,7 +169,7 @@ fn tables_that_are_all_full_are_refused_at_their_bounds_and_nobody_is_killed() {
     assert_eq!(failure(none_left).reason, Reason::LimitExceeded);
     assert!(client.describe(&first).is_ok());
     let other = sidecar.client();
-    drop(other.acquire(&first).unwrap());
+    drop(other.acquire(&first, &tensorlane_client::AcquireOptions::new()).unwrap());
     drop(other);
     println!("container: {} of {} with {} tensors: {now:?}", container.usage(), ARENA + BASE, stored.len());
     assert_eq!(container.kills(), 0);

@@ -24,7 +24,7 @@ const CRATES: [(&str, usize); 11] = [
     ("proto", 3),
     ("proto/codegen", 0),
     ("python", 4),
-    ("sidecar", 42),
+    ("sidecar", 43),
     ("tests", 9),
     ("xtask", 12),
 ];

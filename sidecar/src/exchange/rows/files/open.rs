@@ -28,7 +28,7 @@ pub(in crate::exchange::rows) struct Directory {
     inode: Inode,
     meta: OwnMeta,
     found: Found,
-    /// Its layout.
+    /// Layout of its rows.
     pub(in crate::exchange::rows) layout: SetLayout,
     /// The set of ours that it is; none for a copy, or a directory of another program.
     pub(in crate::exchange::rows) identity: Option<Identity>,
