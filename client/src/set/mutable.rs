@@ -134,7 +134,7 @@ impl Durability {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::None, Self::Process, Self::Disk];
 
-    /// Its word, such as `process`.
+    /// Word of it, such as `process`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -50,7 +50,7 @@ async fn what_a_restored_api_server_has_lost_is_told_again_and_what_it_has_is_li
     until("this peer has told again who it is", || told(&admin)).await;
 }
 
-/// What the peer `a` has said last.
+/// Reads what the peer `a` has said last.
 async fn told(admin: &kube::Client) -> Option<String> {
     let object = get(admin, &peer("a")).await?;
     object["status"]["incarnation"].as_str().map(str::to_owned)

@@ -37,7 +37,7 @@ pub struct Intent {
 /// A commit whose rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its version and first row.
+    /// Version and first row.
     pub committed: Committed,
     /// Row that the next extension begins at.
     pub cursor: u64,
@@ -52,7 +52,7 @@ impl Intent {
         Self { version, extends, leaves, pieces: rows.spans().collect() }
     }
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let head = [self.version, u64::from(self.extends), self.leaves.len() as u64];
         let leaves = self.leaves.iter().map(|leaf| *leaf as u64);

@@ -248,7 +248,7 @@ fn requests_that_many_sessions_begin_and_do_not_end_take_their_part_and_nobody_i
     let item = |descriptor| Item { descriptor, bytes: &[], options: PutOptions::new() };
     let many = client.put_many(&described.iter().map(item).collect::<Vec<_>>());
     let taken = many.iter().filter(|outcome| outcome.is_ok()).count();
-    let refused: Vec<_> = many.into_iter().filter(|one| one.is_err()).map(failure).collect();
+    let refused: Vec<_> = many.into_iter().filter(Result::is_err).map(failure).collect();
     assert_eq!(taken + refused.len(), 600);
     assert!(
         refused
