@@ -108,7 +108,9 @@ fn why_something_has_no_sidecar_is_told_with_what_to_do() {
         ["it asked and cannot be served (invalid_annotation", "such as 2Gi", "event", "InjectionDenied: "];
     asks(&["explain", "deployment/wrong"]).says(1, &parts);
     asks(&["explain", "pod/nobody"]).says(1, &["there is no Pod nobody", "explain what makes it"]);
-    asks(&["explain", "service/x"]).says(2, &["makes no pods"]);
+    asks(&["explain", "configmap/kube-root-ca.crt"]).says(1, &["it makes no pods"]);
+    asks(&["explain", "service/x"]).says(1, &["there is no Service x"]);
+    asks(&["explain", "thing/x"]).says(1, &["knows no kind \"thing\"", "kubectl api-resources"]);
 }
 
 /// A pod in words that readers of YAML take differently: octal modes, merge keys, anchors, quoted words, numbers with underscores.

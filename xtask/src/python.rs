@@ -43,6 +43,9 @@ pub(crate) fn parse(words: &[String]) -> Result<&'static str, Failure> {
 /// Packages of Cargo whose programs and libraries are in the wheel.
 pub(crate) const PACKAGES: [&str; 3] = ["tensorlane-python", "tensorlane-client", "tensorlane-sidecar"];
 
+/// Date of everything in a wheel, in seconds since 1970: the first that its archive can say.
+const FIRST_DATE: &str = "315532800";
+
 /// Release of Python in images: that of the Debian which they are made of.
 const IMAGE_PYTHON: &str = "3.11";
 
@@ -68,6 +71,8 @@ fn build(profile: &str, wheels: &Path, place: &Place, style: Style) -> Result<u8
     Failure::unless_gone(fs::remove_dir_all(wheels), wheels)?;
     let maturin = Job::new(python.with_file_name("maturin"), ["build", "--profile", profile, "--out"])
         .with([wheels])
+        // The list of what is in it has a date and a number of its own otherwise.
+        .env("SOURCE_DATE_EPOCH", FIRST_DATE)
         .inside(place.root().join("python"));
     Ok(maturin.streamed(place, style)?.exit_code())
 }

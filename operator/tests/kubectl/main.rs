@@ -186,6 +186,9 @@ fn an_object_of_any_kind_that_makes_pods_is_explained_pod_by_pod() {
         "spec": {"deep": [{"inside": pod(asks)}]},
     });
     served.has("/apis/ray.io/v1/namespaces/ml/raythings/x", thing);
+    for facts in ["limitranges", "resourcequotas"] {
+        served.has(&format!("/api/v1/namespaces/ml/{facts}"), list(&[]));
+    }
     for word in ["raycluster", "RayClusters", "rayclusters.ray.io"] {
         let told = served.says(&format!("explain {word}/rollouts -n ml"), 3);
         assert!(told.contains("spec.headGroupSpec.template: no sidecar"), "{told}");
