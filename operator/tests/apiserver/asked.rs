@@ -118,7 +118,7 @@ async fn the_rest_of_an_installation_is_made(admin: &Client) {
 async fn pods_are_explained(admin: &Client, person: &Person) {
     person.says("explain pod/p", 1, &["the pod asked; exchange default", "sidecar"]);
     person.says("explain pod/nobody", 1, &["there is no Pod nobody", "explain what makes it"]);
-    person.says("explain service/x", 2, &["makes no pods"]);
+    person.says("explain service/x", 1, &["there is no Service x"]);
     let template = |annotations: Value| {
         json!({
             "metadata": {"labels": {"a": "b"}, "annotations": annotations},
