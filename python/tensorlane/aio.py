@@ -170,8 +170,8 @@ class AsyncClient:
         durability: str = "process",
     ) -> AsyncMutableSet:
         """Makes a mutable set, as `tensorlane.Client.create_set` does."""
-        files = {"directory": directory, "open": open, "durability": durability}
-        make = functools.partial(self._client.create_set, name, rows, leaves, writers=writers, **files)
+        create = self._client.create_set
+        make = functools.partial(create, name, rows, leaves, writers=writers, directory=directory, open=open, durability=durability)
         return AsyncMutableSet(self, await self._run("short", None, make))
 
     async def open_set(self, target: MutableSet | str) -> AsyncMutableSet:

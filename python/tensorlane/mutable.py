@@ -320,6 +320,7 @@ def _leaves(opened: Opened) -> dict[str, Leaf]:
 
 def told(opened: Opened) -> SetStatus:
     """The status of a set that was asked for."""
+    directory, durability = opened.files or (None, None)
     return SetStatus(
         opened.name,
         opened.reference,
@@ -330,7 +331,8 @@ def told(opened: Opened) -> SetStatus:
         opened.held_bytes,
         tuple(opened.writers),
         _leaves(opened),
-        *(opened.files or (None, None)),
+        directory,
+        durability,
         opened.torn_rows,
     )
 
