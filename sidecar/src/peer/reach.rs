@@ -168,7 +168,8 @@ impl<'a> Reach<'a> {
             News::Tried { address, begun, tried } => (address, begun, tried),
         };
         self.under_way.retain(|(under_way, _)| *under_way != address);
-        let up = tried.and_then(|talk| hello::dialed(self.shared, *talk, &self.peer.name, self.until));
+        let until = self.hello_until();
+        let up = tried.and_then(|talk| hello::dialed(self.shared, *talk, &self.peer.name, until));
         match up {
             Ok(up) => Some(Ok((up, address))),
             Err(Refused::Double | Refused::Late) => Some(Err(Missed::Beside)),
@@ -181,6 +182,13 @@ impl<'a> Reach<'a> {
                 None
             }
         }
+    }
+
+    /// End of the time of a Hello: a third of all while another address may do, where it would be heard.
+    fn hello_until(&self) -> Instant {
+        let alone = self.under_way.is_empty() && self.race.untried() == 0;
+        let third = Instant::now() + self.shared.config.handshake / 3;
+        if alone { self.until } else { self.until.min(third) }
     }
 
     fn fail(&mut self, address: &str, refused: &Refused) {

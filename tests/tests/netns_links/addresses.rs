@@ -57,7 +57,7 @@ fn a_peer_that_is_reached_at_no_address_is_told_of_with_the_reason_of_each() {
         _ => vec![peers.network.peer_address(other)],
     });
     let failed = peers.client(0).acquire(&reference, &seconds(20)).unwrap_err().to_string();
-    for part in [format!("b at {closed}: "), format!("at {dead}: the peer did not answer within 5s")] {
+    for part in [format!("b at {closed}: "), format!("at {dead}: the peer did not answer within ")] {
         assert!(failed.contains(&part), "{part} is not in {failed}");
     }
     until("it is told in the status, too", || peers.seen(0, 1).last_error.contains(&dead.to_string()));
