@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tensorlane_proto::text::printable;
 
 /// Level at which something stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -88,13 +89,6 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
         (false, true) => 3,
         (false, false) => 0,
     }
-}
-
-/// Text of others as a terminal may have it: control characters are escaped, but for ends of lines.
-pub fn printable(text: &str) -> String {
-    let is_kept = |c: char| !c.is_control() || c == '\n';
-    let shown = |c: char| if is_kept(c) { c.to_string() } else { c.escape_default().to_string() };
-    text.chars().map(shown).collect()
 }
 
 /// For people: a line each, and below it what to do. What pods and objects say of themselves cannot move the cursor.

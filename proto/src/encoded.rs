@@ -25,7 +25,7 @@ pub fn without_metadata(descriptor: &Descriptor) -> Bytes {
     v1::Descriptor::without_metadata(descriptor).encode_to_vec().into()
 }
 
-/// The same as [`descriptor`], made of a descriptor [`without_metadata`] and metadata.
+/// Encodes what [`descriptor`] does, from a descriptor [`without_metadata`] and metadata.
 pub fn with_metadata(descriptor: &Bytes, metadata: &Metadata) -> Bytes {
     if metadata.is_empty() {
         return descriptor.clone();

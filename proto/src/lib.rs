@@ -39,6 +39,7 @@ pub mod rows;
 pub mod selection;
 #[cfg(feature = "set")]
 pub mod set;
+pub mod text;
 pub mod wire;
 
 pub use descriptor::{Descriptor, Metadata};

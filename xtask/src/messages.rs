@@ -20,10 +20,7 @@ const SERVICE: &str = "tensorlane/v1/workload.proto";
 /// Writes the messages into the package.
 pub(crate) fn written(place: &Place, style: Style) -> Result<Vec<Job>, Failure> {
     let (mut jobs, made) = generated(place, style)?;
-    let files = ["tensor_pb2.py", "set_pb2.py", "workload_pb2.py", "workload_pb2_grpc.py"]
-        .into_iter()
-        .chain(["tensor_pb2.pyi", "set_pb2.pyi", "workload_pb2.pyi"]);
-    jobs.push(Job::new("cp", files.map(|file| made.join(file))).with([committed(place)]));
+    jobs.push(Job::new("cp", ["--recursive", "--no-target-directory"]).with([made, committed(place)]));
     Ok(jobs)
 }
 

@@ -15,7 +15,7 @@ mod import;
 use std::io;
 use std::path::PathBuf;
 
-use tensorlane_proto::set::{LevelError, OWN_DIRECTORY as OWN, OWN_META, TreeError};
+use tensorlane_proto::set::{LEVEL_META as META, LevelError, OWN_DIRECTORY as OWN, OWN_META, TreeError};
 use thiserror::Error;
 
 use crate::error::Error;
@@ -23,7 +23,6 @@ use crate::error::Error;
 pub use export::{Draft, Export, export};
 pub use import::{Directory, LeafFile};
 
-const META: &str = "meta.json";
 /// Bytes that are read or written at once.
 const CHUNK_BYTES: usize = 8 << 20;
 

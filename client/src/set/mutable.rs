@@ -131,7 +131,7 @@ impl SetSpec {
 }
 
 impl Durability {
-    /// All of them.
+    /// Every durability.
     pub const ALL: [Self; 3] = [Self::None, Self::Process, Self::Disk];
 
     /// Word of it, such as `process`.

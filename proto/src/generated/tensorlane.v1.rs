@@ -332,7 +332,7 @@ pub struct SetFiles {
     /// none is there, it is made. False: one that is there is NAME_TAKEN.
     #[prost(bool, tag = "2")]
     pub open: bool,
-    /// What survives whose end.
+    /// Durability, which says what survives whose end.
     #[prost(enumeration = "SetDurability", tag = "3")]
     pub durability: i32,
 }
@@ -480,7 +480,7 @@ pub struct SetStatResponse {
     #[prost(message, repeated, tag = "1")]
     pub sets: ::prost::alloc::vec::Vec<SetInfo>,
 }
-/// What of a mutable set on files survives whose end. Bytes that were flushed survive everything.
+/// Durability of a mutable set on files: what survives whose end. Bytes that were flushed survive everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum SetDurability {

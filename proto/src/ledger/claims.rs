@@ -8,7 +8,7 @@ impl Ledger {
     pub(super) fn lease(&mut self, by: Holder, id: TensorId) -> Result<Answer, Refusal> {
         self.check_sealed(id)?;
         self.holders.admit(by, &self.limits)?;
-        self.admit_bytes(self.more_for_lease(by, id))?;
+        self.admit_leases(self.more_for_lease(by, id))?;
         Ok(Answer::Leased { held: self.add_lease(by, id) })
     }
 
@@ -20,7 +20,7 @@ impl Ledger {
         }
         if !names.is_empty() {
             self.holders.admit_many(by, names.len() as u64, &self.limits)?;
-            self.admit_bytes(names.iter().map(|(_, id)| self.more_for_lease(by, *id)).sum())?;
+            self.admit_leases(names.iter().map(|(_, id)| self.more_for_lease(by, *id)).sum())?;
         }
         for (_, id) in &names {
             self.add_lease(by, *id);
@@ -66,7 +66,7 @@ impl Ledger {
         }
         let id = self.tickets.find(ticket).ok_or(Refusal::TicketUnknown)?.tensor;
         self.holders.admit(by, &self.limits)?;
-        self.admit_bytes(self.more_for_lease(by, id))?;
+        self.admit_leases(self.more_for_lease(by, id))?;
         // The lease comes first: nothing is without a keeper in between.
         self.add_lease(by, id);
         if self.tickets.spend(ticket)

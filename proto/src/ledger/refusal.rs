@@ -182,7 +182,7 @@ pub enum Refusal {
     TablesTooLarge {
         /// Bytes that they would take.
         bytes: u64,
-        /// [`Limits::table_bytes`](super::Limits::table_bytes).
+        /// [`Limits::table_bytes`](super::Limits::table_bytes), or what leases leave of it to tensors, names and tickets.
         limit: u64,
     },
     /// Bytes of all tensors are counted in 64 bits.

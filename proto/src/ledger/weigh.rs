@@ -35,9 +35,7 @@ impl Ledger {
     /// Checks that tensors, names or tickets of so many bytes may be added: they leave an eighth to leases, without which what is there could
     /// not be had.
     pub(super) fn admit_entry(&self, more: u64) -> Result<(), Refusal> {
-        let limit = self.limits.table_bytes - self.limits.table_bytes / 8;
-        let bytes = self.table_bytes().saturating_add(more);
-        if more > 0 && bytes > limit { Err(Refusal::TablesTooLarge { bytes, limit }) } else { Ok(()) }
+        self.admit(more, self.limits.table_bytes - self.limits.table_bytes / 8)
     }
 
     /// Checks that a tensor and claims of so many bytes may be added, once idle copies have made room, the oldest first.
@@ -52,8 +50,12 @@ impl Ledger {
     }
 
     /// Checks that leases of so many bytes may be added.
-    pub(super) fn admit_bytes(&self, more: u64) -> Result<(), Refusal> {
-        let (bytes, limit) = (self.table_bytes().saturating_add(more), self.limits.table_bytes);
+    pub(super) fn admit_leases(&self, more: u64) -> Result<(), Refusal> {
+        self.admit(more, self.limits.table_bytes)
+    }
+
+    fn admit(&self, more: u64, limit: u64) -> Result<(), Refusal> {
+        let bytes = self.table_bytes().saturating_add(more);
         if more > 0 && bytes > limit { Err(Refusal::TablesTooLarge { bytes, limit }) } else { Ok(()) }
     }
 

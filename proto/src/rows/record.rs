@@ -6,7 +6,7 @@
 //!   Torn     rows of dead lives that nobody has written since       as an intent
 //! ```
 //!
-//! Whatever is cut short, or is no record, reads as none. Pure: no file is opened here.
+//! Bytes that are cut short, or are no record, read as none. Pure: no file is opened here.
 
 use super::commits::{Committed, REPEATS_MAX};
 use super::list::RowList;

@@ -65,7 +65,7 @@ impl Torn {
         self.0.get(&leaf)?.among(first, first.saturating_add(count))
     }
 
-    /// All of them: leaf, first row and number.
+    /// Pieces of all leaves: leaf, first row and number.
     pub fn pieces(&self) -> impl Iterator<Item = (usize, u64, u64)> + '_ {
         self.0.iter().flat_map(|(leaf, rows)| rows.0.iter().map(|(first, end)| (*leaf, *first, end - first)))
     }

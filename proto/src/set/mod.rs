@@ -21,5 +21,5 @@ pub use dtype::{torch_dtype, torch_name};
 pub use key::{file_name, key_of_file};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError, SET_METADATA};
 pub use meta::{Level, LevelEntry, LevelError, TensorMeta};
-pub use own::{OWN_DIRECTORY, OWN_META, OwnLeaf, OwnMeta, OwnSet};
+pub use own::{LEVEL_META, OWN_DIRECTORY, OWN_META, OwnLeaf, OwnMeta, OwnSet};
 pub use tree::{DEPTH_MAX, KEY_BYTES_MAX, LEAVES_MAX, Node, Tree, TreeError};

@@ -7,6 +7,8 @@ use super::meta::TensorMeta;
 use crate::dtype::DType;
 use crate::layout::{Layout, Shape};
 
+/// File of each level of a directory of tensordict, which has a [`Level`](super::Level).
+pub const LEVEL_META: &str = "meta.json";
 /// Directory of what tensordict does not see.
 pub const OWN_DIRECTORY: &str = ".tensorlane";
 /// File in it that has an [`OwnMeta`].

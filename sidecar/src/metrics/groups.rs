@@ -593,6 +593,7 @@ impl Peers {
     }
 }
 
-fn set(gauge: &IntGauge, value: u64) {
+/// Sets a gauge, to the largest number that it has where the value is larger.
+pub(super) fn set(gauge: &IntGauge, value: u64) {
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
 }

@@ -3,6 +3,7 @@
 use prometheus::IntGauge;
 
 use super::family::Maker;
+use super::groups::set;
 
 /// Mutable sets on files.
 pub struct FileSets {
@@ -31,7 +32,8 @@ impl FileSets {
 
     /// Shows bytes of rows, files that are open, and torn rows.
     pub fn show(&self, bytes: u64, open_files: u64, torn_rows: u64) {
-        let gauges = [(&self.bytes, bytes), (&self.open_files, open_files), (&self.torn_rows, torn_rows)];
-        gauges.into_iter().for_each(|(gauge, now)| gauge.set(i64::try_from(now).unwrap_or(i64::MAX)));
+        set(&self.bytes, bytes);
+        set(&self.open_files, open_files);
+        set(&self.torn_rows, torn_rows);
     }
 }

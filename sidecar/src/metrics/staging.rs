@@ -3,6 +3,7 @@
 use prometheus::IntCounter;
 
 use super::family::{Counters, Gauges, Maker};
+use super::groups::set;
 use super::label::{StagingEnd, StagingState};
 
 /// Copies of tensors in GPU memory, for those who cannot map it.
@@ -38,7 +39,7 @@ impl Staging {
     /// Sets the gauges to a moment.
     pub fn show(&self, queued: u64, moving: u64) {
         for (state, count) in [(StagingState::Queued, queued), (StagingState::Moving, moving)] {
-            self.tensors.at((state,)).set(i64::try_from(count).unwrap_or(i64::MAX));
+            set(self.tensors.at((state,)), count);
         }
     }
 

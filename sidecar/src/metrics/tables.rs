@@ -1,9 +1,10 @@
 //! Metrics of tables that are bounded in bytes.
 
 use super::family::{Gauges, Maker};
+use super::groups::set;
 use super::label::TableKind;
 
-/// TableGauges beside the arena, each a part of `arena.base`.
+/// Tables beside the arena, each a part of `arena.base`.
 pub struct TableGauges {
     bytes: Gauges<(TableKind,)>,
     limits: Gauges<(TableKind,)>,
@@ -29,7 +30,7 @@ impl TableGauges {
 
     /// Sets the gauges of a table to a moment.
     pub fn show(&self, table: TableKind, bytes: u64, limit: u64) {
-        self.bytes.at((table,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.limits.at((table,)).set(i64::try_from(limit).unwrap_or(i64::MAX));
+        set(self.bytes.at((table,)), bytes);
+        set(self.limits.at((table,)), limit);
     }
 }

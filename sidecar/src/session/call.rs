@@ -95,7 +95,7 @@ impl Call {
         match outcome {
             Ok(message) => {
                 let frame = frame::encode(self.verb.into(), REPLY, self.number, &message);
-                if let Err(failure) = check_length(&frame) {
+                if let Err(failure) = check_length(frame.len()) {
                     return self.fail(&failure);
                 }
                 self.count(message.ended());
@@ -195,11 +195,11 @@ impl Call {
     /// The frame that tells of tensors. One that would be too long is not made: many tensors may share what each would bring along.
     fn acquired(&self, taken: &[Result<Taken, Failure>], version: u64) -> Result<Vec<u8>, Failure> {
         let bytes = taken.iter().flatten().map(|taken| taken.tensor.descriptor.metadata.text_bytes()).sum();
-        check_bytes(bytes)?;
+        check_length(bytes)?;
         let answer =
             encoded::AcquireResponse { results: taken.iter().map(acquire_result).collect(), version };
         let frame = frame::encode(self.verb.into(), REPLY, self.number, &answer);
-        check_length(&frame).map(|()| frame)
+        check_length(frame.len()).map(|()| frame)
     }
 
     /// A channel that cannot be shown to the client ends at once.
@@ -372,11 +372,7 @@ fn ended(failure: Option<&Failure>) -> Ended {
 }
 
 /// A reply above the limit of a frame would end the session; a few items with much metadata each come to that.
-fn check_length(frame: &[u8]) -> Result<(), Failure> {
-    check_bytes(frame.len())
-}
-
-fn check_bytes(bytes: usize) -> Result<(), Failure> {
+fn check_length(bytes: usize) -> Result<(), Failure> {
     let most = HEADER_BYTES + SESSION_BODY_MAX as usize;
     if bytes <= most {
         return Ok(());

@@ -25,7 +25,7 @@ pub struct Tensor {
     pub reference: Reference,
     /// Meaning of the bytes.
     pub descriptor: Descriptor,
-    /// The same but for the metadata, as [`encoded::without_metadata`] makes it.
+    /// Encoded descriptor but for the metadata, as [`encoded::without_metadata`] makes it.
     pub(super) plain: Bytes,
     /// Entry of the metadata, which it shares with other tensors.
     pub(super) kept: Option<Arc<InternedMetadata>>,

@@ -44,7 +44,7 @@ pub struct Copied {
     pub reference: Reference,
     /// Meaning of its bytes.
     pub descriptor: Descriptor,
-    /// The same but for the metadata, as [`encoded::without_metadata`] makes it.
+    /// Encoded descriptor but for the metadata, as [`encoded::without_metadata`] makes it.
     pub plain: Bytes,
     /// The bytes, sealed by whoever brought them, before anyone could hear of it.
     pub block: Block,

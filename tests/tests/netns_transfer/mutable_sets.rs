@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tensorlane_client::set::mutable::{Place, SetFiles, SetSpec};
+use tensorlane_client::Client;
+use tensorlane_client::set::mutable::{MutableSet, Place, SetFiles, SetSpec};
 use tensorlane_proto::{DType, Reason, Selection};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::reason;
@@ -11,19 +12,16 @@ use tensorlane_tests::reason;
 const WIDE: u64 = 640 * 640 * 3;
 const ROWS: [u64; 5] = [4, 5, 6, 7, 98];
 
-#[test]
-fn rows_of_another_host_are_written_and_read_by_a_reference_alone() {
-    let peers = Peers::pair();
-    let (owner, other) = (peers.client(0), peers.client(1));
-    let spec = SetSpec::new("frames", 100).leaf("memmap", DType::U8, &[640, 640, 3]).writers(&["*"]);
-    let reference = owner.create_set(&spec).unwrap().reference().to_owned();
+/// Makes a set, writes rows of it from another host by its reference, and reads them from both; gives it as it is opened there.
+fn written_and_read(owner: &Client, other: &Client, spec: &SetSpec) -> MutableSet {
+    let reference = owner.create_set(spec).unwrap().reference().to_owned();
     let there = other.open_mutable_set(&reference).unwrap();
     let selection = Selection::rows(ROWS.to_vec());
     let ones = vec![1u8; usize::try_from(WIDE).unwrap() * ROWS.len()];
     let leaves = BTreeMap::from([("memmap", &ones[..])]);
     let committed = there.write(&Place::Rows(selection.clone()), 5, &leaves, Some(0)).unwrap();
     assert_eq!(committed.version, 1);
-    for client in [&owner, &other] {
+    for client in [owner, other] {
         let set = client.open_mutable_set(&reference).unwrap();
         let read = set.read(&["memmap"], &selection).unwrap();
         assert_eq!((read.version, read.leaves[0].1.to_vec() == ones), (1, true));
@@ -32,6 +30,15 @@ fn rows_of_another_host_are_written_and_read_by_a_reference_alone() {
     }
     let late = there.write(&Place::Rows(selection), 5, &leaves, Some(0));
     assert_eq!(reason(late), Reason::VersionChanged);
+    there
+}
+
+#[test]
+fn rows_of_another_host_are_written_and_read_by_a_reference_alone() {
+    let peers = Peers::pair();
+    let (owner, other) = (peers.client(0), peers.client(1));
+    let spec = SetSpec::new("frames", 100).leaf("memmap", DType::U8, &[640, 640, 3]).writers(&["*"]);
+    let there = written_and_read(&owner, &other, &spec);
     owner.drop_set("frames").unwrap();
     assert_eq!(reason(there.now()), Reason::NotFound);
     drop((there, owner, other));
@@ -73,24 +80,11 @@ fn rows_of_a_set_on_files_are_written_and_read_from_another_host() {
     let (_root, peers) = on_a_disk("64m");
     let (owner, other) = (peers.client(0), peers.client(1));
     let spec = SetSpec::new("frames", 1_000).leaf("memmap", DType::U8, &[640, 640, 3]).writers(&["*"]);
-    let reference = owner.create_set(&spec.files(&files("frames"))).unwrap().reference().to_owned();
-    let there = other.open_mutable_set(&reference).unwrap();
-    let selection = Selection::rows(ROWS.to_vec());
-    let ones = vec![1u8; usize::try_from(WIDE).unwrap() * ROWS.len()];
-    let leaves = BTreeMap::from([("memmap", &ones[..])]);
-    let committed = there.write(&Place::Rows(selection.clone()), 5, &leaves, Some(0)).unwrap();
-    assert_eq!(committed.version, 1);
-    for client in [&owner, &other] {
-        let set = client.open_mutable_set(&reference).unwrap();
-        let read = set.read(&["memmap"], &selection).unwrap();
-        assert_eq!((read.version, read.leaves[0].1.to_vec() == ones), (1, true));
-        let beside = set.read(&[], &Selection::rows([3])).unwrap();
-        assert!(beside.leaves[0].1.to_vec().iter().all(|byte| *byte == 0));
-    }
+    let there = written_and_read(&owner, &other, &spec.files(&files("frames")));
     assert_eq!(there.flush().unwrap().version, 1);
     assert_eq!(
         other.open_mutable_set("a/frames").map(|set| set.reference().to_owned()).ok(),
-        Some(reference)
+        Some(there.reference().to_owned())
     );
     owner.drop_set("frames").unwrap();
     assert_eq!(reason(there.now()), Reason::NotFound);

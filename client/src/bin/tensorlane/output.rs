@@ -1,6 +1,5 @@
 //! Output: what is printed, and how.
 
-use std::borrow::Cow;
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -9,19 +8,10 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use tensorlane_client::{Description, Moved, Way};
 use tensorlane_proto::Layout;
+pub(crate) use tensorlane_proto::text::printable;
 
 use crate::complaint;
 use crate::watch::Flow;
-
-/// Text of files and of others as a terminal may have it: control characters are escaped, but for ends of lines.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let is_kept = |c: char| !c.is_control() || c == '\n';
-    if text.chars().all(is_kept) {
-        return text.into();
-    }
-    let shown = |c: char| if is_kept(c) { c.to_string() } else { c.escape_default().to_string() };
-    text.chars().map(shown).collect::<String>().into()
-}
 
 /// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

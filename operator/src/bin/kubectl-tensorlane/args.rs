@@ -132,9 +132,9 @@ pub(crate) struct Object {
 /// Kind of an object, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One of Kubernetes: its name, and the group and version of its API.
+    /// Kind of Kubernetes itself: its name, and the group and version of its API.
     OfKubernetes(&'static str, &'static str),
-    /// Another one: a word such as `raycluster` or `jobs.batch.volcano.sh`, which the API server has to know.
+    /// Word for another kind, such as `raycluster` or `jobs.batch.volcano.sh`, which the API server has to know.
     Other(String),
 }
 

@@ -18,9 +18,10 @@ use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::json;
-use tensorlane_operator::findings::{self, Finding, printable};
+use tensorlane_operator::findings::{self, Finding};
 use tensorlane_operator::inspect::routes::{self, Matrix, Requires};
 use tensorlane_operator::inspect::{cluster, explain, peers};
+use tensorlane_proto::text::printable;
 
 use crate::args::{Args, Command, Format};
 use crate::read::Reader;

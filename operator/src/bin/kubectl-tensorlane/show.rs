@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use tensorlane_operator::findings::printable;
 use tensorlane_operator::inspect::peers::PeerRow;
 use tensorlane_operator::inspect::routes::{Matrix, PairRoute};
+use tensorlane_proto::text::printable;
 
 /// The letters of an incarnation that tell two lives apart.
 const INCARNATION_LETTERS: usize = 8;
@@ -72,7 +72,7 @@ fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..headings.len()).map(wide).collect();
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        printable(padded.collect::<Vec<_>>().join("  ").trim_end())
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let mut text = line(headings.to_vec());
     for row in rows {
@@ -81,7 +81,7 @@ fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
         text.push_str(&line(cells.collect()));
     }
     text.push('\n');
-    text
+    printable(&text).into_owned()
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl Exchange {
         }
         let identity =
             |id: u128, writers: Vec<String>| Identity { id, name: name.to_string(), writers, durability };
-        if root.has(&directory)? {
+        if inode.is_some() {
             if !files.open {
                 return Err(taken(&directory));
             }

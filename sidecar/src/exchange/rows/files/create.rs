@@ -1,18 +1,15 @@
 //! A set on files is made under another name, synced, and gets its own name in one step: it is whole, or not there.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::rows::{Plan, SetLayout};
-use tensorlane_proto::set::OwnMeta;
+use tensorlane_proto::set::{LEVEL_META, OwnMeta};
 
 use super::failure::storage;
 use super::keep::{Identity, write_meta};
-use super::root::{DirectoryName, Root, below, file};
-
-const META: &str = "meta.json";
+use super::root::{DirectoryName, Root, below, file, walk};
 
 impl Root {
     /// Makes a directory for a layout. Its files are sparse: no row is written.
@@ -82,7 +79,7 @@ impl Root {
             let make = || {
                 let parent = walk(&set, path)?;
                 let parent = parent.as_ref().unwrap_or(&set);
-                let mut made = file(parent, META, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+                let mut made = file(parent, LEVEL_META, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
                 io::Write::write_all(&mut made, &bytes)?;
                 made.sync_all()?;
                 Ok(rustix::fs::fsync(parent)?)
@@ -115,13 +112,4 @@ pub(in crate::exchange::rows) fn taken(name: &DirectoryName) -> Failure {
     let what =
         format!("the directory {name} is below sets.root already; open it (open), or choose another one");
     Failure::new(Reason::NameTaken, what).with("directory", name)
-}
-
-/// The directory behind others; none for the first one itself.
-fn walk(set: &OwnedFd, path: &[String]) -> io::Result<Option<OwnedFd>> {
-    let mut inner: Option<OwnedFd> = None;
-    for name in path {
-        inner = Some(below(inner.as_ref().unwrap_or(set), name)?);
-    }
-    Ok(inner)
 }

@@ -11,15 +11,14 @@ use rustix::fs::OFlags;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::rows::{Commits, Found, SetLayout, SetReference, Torn};
 use tensorlane_proto::set::{
-    DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, OWN_DIRECTORY, OwnMeta, TensorMeta, file_name,
+    DEPTH_MAX, LEVEL_META, Level, LevelEntry, MANIFEST_BYTES_MAX, OWN_DIRECTORY, OwnMeta, TensorMeta,
+    file_name,
 };
 
 use super::failure::{storage, unsupported};
 use super::keep::{Identity, read_at_most, read_meta, recover, write_meta, write_torn};
 use super::root::{DirectoryName, Inode, Root, below, file};
 use super::rows::FileSet;
-
-const META: &str = "meta.json";
 
 /// A directory that is a set, as it was found.
 pub(in crate::exchange::rows) struct Directory {
@@ -124,25 +123,25 @@ impl Walk<'_> {
         }
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
-                unsupported(&shown(META), "it is not there, so this is no directory of tensordict")
+                unsupported(&shown(LEVEL_META), "it is not there, so this is no directory of tensordict")
             }
-            _ => storage(&shown(META), "read", &error),
+            _ => storage(&shown(LEVEL_META), "read", &error),
         };
-        let bytes = file(directory, META, OFlags::RDONLY)
+        let bytes = file(directory, LEVEL_META, OFlags::RDONLY)
             .and_then(|opened| read_at_most(opened, self.left))
             .map_err(failed)?;
         self.left -= bytes.len() as u64;
-        let level = Level::read(&bytes).map_err(|error| unsupported(&shown(META), error))?;
+        let level = Level::read(&bytes).map_err(|error| unsupported(&shown(LEVEL_META), error))?;
         let (batch, entries) = match level {
             Level::Tree { batch, entries, .. } => (batch, entries),
             Level::Value(_) if keys.is_empty() => {
-                return Err(unsupported(&shown(META), "it is a value, and has no rows"));
+                return Err(unsupported(&shown(LEVEL_META), "it is a value, and has no rows"));
             }
             // A value that is no tensor stays beside the rows.
             Level::Value(_) => return Ok(()),
         };
         if keys.is_empty() {
-            self.found.root(&batch).map_err(|failure| unsupported(&shown(META), failure.message))?;
+            self.found.root(&batch).map_err(|failure| unsupported(&shown(LEVEL_META), failure.message))?;
         }
         for (key, entry) in entries {
             let name = file_name(&key)

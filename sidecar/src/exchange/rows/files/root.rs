@@ -91,11 +91,6 @@ impl Root {
         }
     }
 
-    /// Returns whether something is at a name.
-    pub(in crate::exchange::rows) fn has(&self, name: &DirectoryName) -> Result<bool, Failure> {
-        self.inode(name).map(|inode| inode.is_some())
-    }
-
     /// Opens the directory of a set.
     pub(super) fn set(&self, name: &DirectoryName) -> Result<(OwnedFd, Inode), Failure> {
         let failed = |error: io::Error| storage(name.as_str(), "open", &error);
@@ -170,11 +165,17 @@ pub(super) fn file(directory: &impl AsFd, name: &str, flags: OFlags) -> io::Resu
 /// Opens a plain file behind directories, none of which is a link.
 pub(super) fn file_at(directory: &OwnedFd, path: &[String], flags: OFlags) -> io::Result<File> {
     let Some((last, parents)) = path.split_last() else { return Err(Errno::NOENT.into()) };
-    let mut inner: Option<OwnedFd> = None;
-    for parent in parents {
-        inner = Some(below(inner.as_ref().unwrap_or(directory), parent)?);
-    }
+    let inner = walk(directory, parents)?;
     file(inner.as_ref().unwrap_or(directory), last, flags)
+}
+
+/// Opens the directory behind others, none of which is a link; none for the first one itself.
+pub(super) fn walk(directory: &OwnedFd, path: &[String]) -> io::Result<Option<OwnedFd>> {
+    let mut inner: Option<OwnedFd> = None;
+    for name in path {
+        inner = Some(below(inner.as_ref().unwrap_or(directory), name)?);
+    }
+    Ok(inner)
 }
 
 fn remove(directory: &impl AsFd, name: &str) -> io::Result<()> {

@@ -155,9 +155,7 @@ impl FileSet {
     pub(in crate::exchange::rows) fn intend(&self, lock: usize, intent: &Intent) -> Result<(), Failure> {
         // The next intent takes the place of the one that has them.
         if self.is_unnoted.load(Ordering::Acquire) {
-            let torn = self.torn.lock();
-            self.write_torn(&torn)?;
-            self.is_unnoted.store(false, Ordering::Release);
+            self.note(&self.torn.lock())?;
         }
         if self.durability == Durability::None || intent.pieces.is_empty() {
             return Ok(());
@@ -212,8 +210,7 @@ impl FileSet {
                     rows.spans().for_each(|(first, count)| changed |= torn.remove(*at, first, count));
                 }
                 if changed {
-                    self.torn_rows.store(torn.rows(), Ordering::Relaxed);
-                    self.write_torn(&torn)?;
+                    self.note(&torn)?;
                 }
             }
         }
@@ -236,11 +233,8 @@ impl FileSet {
         let mut torn = self.torn.lock();
         let leaves: Vec<usize> = parts.iter().map(|(at, ..)| *at).collect();
         torn.add_commit(&leaves, &rows.spans().collect::<Vec<_>>());
-        self.torn_rows.store(torn.rows(), Ordering::Relaxed);
-        // What cannot be noted now is still the intent of the commit, which the next commit leaves as it is until it can be.
-        let noted = self.write_torn(&torn);
-        self.is_unnoted.store(noted.is_err(), Ordering::Release);
-        if let Err(failure) = noted.and_then(|()| self.take_back(lock)) {
+        // Rows that cannot be noted now are still in the intent of the commit, which the next commit leaves as it is until they can be.
+        if let Err(failure) = self.note(&torn).and_then(|()| self.take_back(lock)) {
             tracing::warn!(directory = self.directory.as_str(), %failure, "torn rows could not be noted");
         }
     }
@@ -315,9 +309,13 @@ impl FileSet {
         })
     }
 
-    fn write_torn(&self, torn: &Torn) -> Result<(), Failure> {
-        let (directory, _) = self.root.set(&self.directory)?;
-        write_torn(&directory, &self.directory, torn)
+    /// Notes the torn rows as they are now, and whether they could be.
+    fn note(&self, torn: &Torn) -> Result<(), Failure> {
+        self.torn_rows.store(torn.rows(), Ordering::Relaxed);
+        let directory = self.root.set(&self.directory);
+        let noted = directory.and_then(|(directory, _)| write_torn(&directory, &self.directory, torn));
+        self.is_unnoted.store(noted.is_err(), Ordering::Release);
+        noted
     }
 
     fn path(&self, at: usize) -> String {
