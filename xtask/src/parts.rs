@@ -49,7 +49,7 @@ pub(crate) struct Part {
     pub(crate) plan: fn(&Surroundings<'_>) -> Plan,
 }
 
-/// A sequence of parts. Both lanes run at the same time.
+/// A sequence of parts. Two lanes run at the same time.
 ///
 /// Cost: what computes in one lane slows down the other, so a test must bear a busy machine, as it must elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub(crate) enum Lane {
     Main,
     /// Parts that wait for other programs most of their time.
     Waiting,
+    /// Parts that go to whichever lane has nothing else left. A cold machine is long at Kubernetes, a warm one at the rest.
+    Either,
 }
 
 /// Surroundings that a plan may look at.
@@ -103,13 +105,13 @@ pub(crate) enum Counted {
     Gate(&'static str),
 }
 
-/// All parts, in the order in which a lane runs them: what fails soonest comes first.
+/// All parts, in the order in which a lane runs them: what fails soonest comes first. `unit` compiles for minutes, and cargo
+/// lets nobody else build meanwhile: the suites before it give the other lane time to have its cluster running.
 pub(crate) const PARTS: &[Part] = &[
     main_part("format", "the code is formatted", format).in_quick(),
     main_part("generated", "the generated files are what is committed", generated),
     main_part("lint", "words and rooms are as they were, and clippy has nothing to say", lint).in_quick(),
     main_part("deny", "licences, sources, who depends on whom", deny::plan),
-    main_part("unit", "the tests inside the crates", unit).in_quick(),
     main_part("local", "suites that need processes (local_*)", local).in_quick(),
     main_part(
         "fake-gpu",
@@ -118,8 +120,8 @@ pub(crate) const PARTS: &[Part] = &[
     ),
     main_part("gpu", "suites of GPU memory over this machine's own driver, where it has a GPU (gpu_*)", gpu),
     main_part("netns", "suites that need network namespaces and root (netns_*)", netns),
+    main_part("unit", "the tests inside the crates", unit).in_quick(),
     main_part("demo", "the demo, from its first step to its last", demo),
-    main_part("python", "the Python package, with numpy, torch and Ray", python::plan),
     Part {
         lane: Lane::Waiting,
         ..main_part(
@@ -128,7 +130,11 @@ pub(crate) const PARTS: &[Part] = &[
             cluster,
         )
     },
-    main_part("docs", "the documentation builds, its examples run", docs),
+    Part {
+        lane: Lane::Either,
+        ..main_part("python", "the Python package, with numpy, torch and Ray", python::plan)
+    },
+    Part { lane: Lane::Either, ..main_part("docs", "the documentation builds, its examples run", docs) },
 ];
 
 const fn main_part(name: &'static str, about: &'static str, plan: fn(&Surroundings<'_>) -> Plan) -> Part {

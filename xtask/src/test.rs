@@ -66,10 +66,12 @@ pub(crate) fn test(options: &TestOptions, place: &Place, style: Style) -> Result
     let around = Surroundings { place, style, quick: options.quick, with_cluster };
     let mut all = Told { notes: room::before(place)?.into_iter().collect(), ..Told::default() };
     let failed = FirstFailure::new(options.fail_fast);
-    let (waiting, main): (Vec<_>, Vec<_>) = chosen.iter().partition(|part| part.lane == Lane::Waiting);
+    let of = |lane| chosen.iter().copied().filter(move |part| part.lane == lane);
+    let either = Mutex::new(of(Lane::Either));
+    let rest = || std::iter::from_fn(|| either.lock().unwrap_or_else(PoisonError::into_inner).next());
     let (main, waiting) = thread::scope(|scope| {
-        let waiting = scope.spawn(|| run_lane(&waiting, &around, &failed));
-        let main = run_lane(&main, &around, &failed);
+        let waiting = scope.spawn(|| run_lane(of(Lane::Waiting).chain(rest()), &around, &failed));
+        let main = run_lane(of(Lane::Main).chain(rest()), &around, &failed);
         let panicked = |_| Err(Failure::new("the second lane of the tests panicked"));
         (main, waiting.join().unwrap_or_else(panicked))
     });
@@ -85,8 +87,8 @@ pub(crate) fn test(options: &TestOptions, place: &Place, style: Style) -> Result
 }
 
 /// Runs parts one after the other.
-fn run_lane(
-    parts: &[&Part],
+fn run_lane<'a>(
+    parts: impl Iterator<Item = &'a Part>,
     around: &Surroundings<'_>,
     failed: &FirstFailure,
 ) -> Result<Vec<(Row, Told)>, Failure> {

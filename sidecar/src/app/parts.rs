@@ -24,10 +24,10 @@ use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
 use crate::identity::Keyring;
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
+use crate::output_budget::OutputBudget;
 use crate::session::{Requests, SessionServer, SessionSettings};
 use crate::store::{Keeper, Me, Store, StoreSettings};
 use crate::threads::Threads;
-use crate::unread::Unread;
 use crate::workers::{THREADS_MAX, Workers};
 
 /// The longest that a call may wait, whatever it asks for: one that waits for room has a worker.
@@ -51,7 +51,7 @@ pub(super) struct Parts {
     peers: Option<Peering>,
     sessions: Arc<SessionServer>,
     fingerprint: Fingerprint,
-    unread: Unread,
+    unread: OutputBudget,
     /// Held for as long as the sidecar runs.
     _locks: [File; 2],
 }
@@ -102,7 +102,7 @@ impl Parts {
                 _ => io("open sets.root")(error),
             })?;
         }
-        let unread = Unread::new(config.limits.unread_bytes);
+        let unread = OutputBudget::new(config.limits.unread_bytes);
         let requests = Requests::new(config.arena.request_bytes());
         let peers = peering::start(config, keyring, &exchange, &unread, metrics)?;
         let sessions = SessionServer::start(
@@ -131,7 +131,7 @@ impl Parts {
     }
 
     /// The budget of buffers and of answers that wait to be read.
-    pub(super) fn unread(&self) -> &Unread {
+    pub(super) fn unread(&self) -> &OutputBudget {
         &self.unread
     }
 
@@ -206,7 +206,7 @@ fn start_store(
     let tells = Arc::clone(&told);
     let on_room = Arc::new(move || {
         if let Some(store) = tells.get().and_then(Weak::upgrade) {
-            store.stir();
+            store.notify();
         }
     });
     let arena = Arena::start(options, on_room)?;

@@ -23,11 +23,11 @@ use crate::exchange::Exchange;
 use crate::identity::{Identity, Keyring, fingerprint, tls};
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
+use crate::output_budget::OutputBudget;
 use crate::peer::{
     Counters, Keys, Known, KnownPeer, LanesConfig, Me, NodeConfig, Peers, PeersConfig, Resolver,
 };
 use crate::threads::Threads;
-use crate::unread::Unread;
 
 /// Time that a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
@@ -96,7 +96,7 @@ pub(super) fn start(
     config: &Config,
     keyring: Keyring,
     exchange: &Arc<Exchange>,
-    unread: &Unread,
+    unread: &OutputBudget,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<Peering>, RunError> {
     let Some(listen) = &config.peers.listen else { return Ok(None) };

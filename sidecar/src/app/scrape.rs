@@ -12,10 +12,10 @@ use crate::metrics::label::{
     NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, TableKind, Wait, Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
+use crate::output_budget::OutputBudget;
 use crate::peer::{Counters, Peers};
 use crate::session::{Requests, SessionServer};
 use crate::threads::Threads;
-use crate::unread::Unread;
 
 /// Tells the metrics whom to ask.
 pub(super) fn register(
@@ -23,7 +23,7 @@ pub(super) fn register(
     exchange: &Arc<Exchange>,
     sessions: &Arc<SessionServer>,
     peers: Option<&Arc<Peers>>,
-    unread: &Unread,
+    unread: &OutputBudget,
     threads: &Threads,
 ) {
     let threads = threads.clone();

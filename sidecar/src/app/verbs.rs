@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::exchange::Exchange;
 use crate::grpc::{GrpcServer, GrpcSettings};
 use crate::metrics::Metrics;
-use crate::unread::Unread;
+use crate::output_budget::OutputBudget;
 
 /// The running server.
 pub(super) struct Verbs {
@@ -26,7 +26,7 @@ impl Verbs {
     pub(super) async fn start(
         config: &Config,
         exchange: &Arc<Exchange>,
-        unread: &Unread,
+        unread: &OutputBudget,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, RunError> {
         let settings = GrpcSettings {

@@ -21,7 +21,7 @@ use super::retry::redeeming;
 use super::target::Meant;
 use super::transfer::is_of;
 use super::{Caller, Exchange, Taken, session_required};
-use crate::store::{OWN, Part, Wish, no_gpu_process};
+use crate::store::{AllocRequest, OWN, Part, no_gpu_process};
 
 /// Leases that the sidecar holds for a caller without a session, while it reads the bytes out.
 pub struct Borrowed {
@@ -229,14 +229,14 @@ impl Exchange {
 
     fn pack(&self, terms: &Terms, taken: &Taken, rows: &Resolved) -> Result<Taken, Failure> {
         let layout = rows.packed_layout();
-        let wish = Wish {
+        let alloc = AllocRequest {
             writer: None,
             purpose: Purpose::Put,
             bytes: layout.bytes(),
             deadline: terms.deadline,
             cancel: &terms.caller.cancel,
         };
-        let block = self.store.room(&wish)?;
+        let block = self.store.allocate(&alloc)?;
         let mut landing = block
             .landing()
             .ok_or_else(|| Failure::new(Reason::Internal, "a fresh block cannot be written"))?;

@@ -27,7 +27,7 @@ use tensorlane_proto::selection::Selection;
 use super::acquire::Terms;
 use super::gather::{Gather, Place};
 use super::keep::owner_lost;
-use super::lend::{Borrower, Stage};
+use super::lend::{CopyStage, CopyWaiter};
 use super::route::refusals;
 use super::small::{Many, Small, add_small};
 use super::transfer::{Came, is_of};
@@ -97,9 +97,9 @@ pub(super) type Fetches = HashMap<Reference, Fetching>;
 pub(super) struct Fetching {
     pub(super) waiting: Vec<Waiting>,
     /// Stage: what it is to the sidecars of this node.
-    pub(super) stage: Stage,
+    pub(super) stage: CopyStage,
     /// Sidecars of this node that wait for it.
-    pub(super) borrowers: Vec<Borrower>,
+    pub(super) borrowers: Vec<CopyWaiter>,
     /// Turn of its first caller's fetch that is under way, counted from 0.
     pub(super) turn: u32,
     /// The call that brings it.

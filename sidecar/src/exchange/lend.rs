@@ -11,7 +11,7 @@ use tensorlane_proto::reference::Reference;
 
 use super::describe::inquired_result;
 use super::fetch::{Fetch, Fetching, Waiting};
-use super::neighbours::Word;
+use super::neighbours::CopyStatus;
 use super::target::Meant;
 use super::transfer::is_of;
 use super::{Exchange, serve};
@@ -21,7 +21,7 @@ use crate::store::Tensor;
 
 /// Stage of a fetch of a whole tensor, for the neighbours.
 #[derive(Debug, Default)]
-pub(super) enum Stage {
+pub(super) enum CopyStage {
     /// Nothing that they could wait for.
     #[default]
     Alone,
@@ -35,12 +35,12 @@ pub(super) enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Waits(Arc<AtomicUsize>);
 
-/// Place of one wait, until it is dropped.
+/// Permit of one wait, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct WaitPermit(Arc<AtomicUsize>);
 
 /// A peer of this node that waits for our copy.
-pub(super) struct Borrower {
+pub(super) struct CopyWaiter {
     gone: Cancel,
     reply: Box<dyn FnOnce(bool) + Send>,
 }
@@ -49,22 +49,22 @@ pub(super) struct Borrower {
 
 impl Waits {
     /// Enters a further one, if there are fewer than so many.
-    pub(super) fn enter(&self, most: usize) -> Option<Place> {
-        let place = Place(Arc::clone(&self.0));
-        // Counted by the place's drop in either case.
-        (self.0.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+    pub(super) fn enter(&self, most: usize) -> Option<WaitPermit> {
+        let permit = WaitPermit(Arc::clone(&self.0));
+        // Counted by the permit's drop in either case.
+        (self.0.fetch_add(1, Ordering::Relaxed) < most).then_some(permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-// === impl Stage ===
+// === impl CopyStage ===
 
-impl Stage {
+impl CopyStage {
     /// Peers that go first.
     pub(super) fn ahead(&self) -> &[PeerKey] {
         match self {
@@ -75,24 +75,24 @@ impl Stage {
 
     /// Word that a neighbour is told. Of two that ask each other the one whose name comes first goes first: it is told
     /// that there is nothing, and the other one that we ask.
-    pub(super) fn word(&mut self, me: &PeerName, asker: &PeerKey) -> Word {
+    pub(super) fn word(&mut self, me: &PeerName, asker: &PeerKey) -> CopyStatus {
         match self {
-            Self::Alone => Word::No,
-            Self::Coming => Word::Coming,
-            Self::Asking(_) if *me < asker.name => Word::Asking,
+            Self::Alone => CopyStatus::No,
+            Self::Coming => CopyStatus::Coming,
+            Self::Asking(_) if *me < asker.name => CopyStatus::Asking,
             Self::Asking(ahead) => {
                 if !ahead.contains(asker) {
                     ahead.push(asker.clone());
                 }
-                Word::No
+                CopyStatus::No
             }
         }
     }
 }
 
-// === impl Borrower ===
+// === impl CopyWaiter ===
 
-impl Borrower {
+impl CopyWaiter {
     /// Tells whether our copy can be mapped now. Called without locks.
     pub(super) fn tell(self, here: bool) {
         (self.reply)(here);
@@ -108,16 +108,20 @@ impl Exchange {
     }
 
     /// Changes what a fetch is to the neighbours. Those who waited for it hear that they need not, where they need not.
-    pub(super) fn stage<T>(&self, reference: &Reference, decide: impl FnOnce(&Stage) -> (T, Stage)) -> T {
+    pub(super) fn stage<T>(
+        &self,
+        reference: &Reference,
+        decide: impl FnOnce(&CopyStage) -> (T, CopyStage),
+    ) -> T {
         let (decided, left) = {
             let mut fetches = self.fetches.lock();
             // One that is over has no neighbours any more.
-            let Some(fetching) = fetches.get_mut(reference) else { return decide(&Stage::Alone).0 };
+            let Some(fetching) = fetches.get_mut(reference) else { return decide(&CopyStage::Alone).0 };
             let (decided, stage) = decide(&fetching.stage);
             fetching.stage = stage;
             let left = match fetching.stage {
-                Stage::Alone => std::mem::take(&mut fetching.borrowers),
-                Stage::Asking(_) | Stage::Coming => Vec::new(),
+                CopyStage::Alone => std::mem::take(&mut fetching.borrowers),
+                CopyStage::Asking(_) | CopyStage::Coming => Vec::new(),
             };
             (decided, left)
         };
@@ -153,11 +157,12 @@ impl Exchange {
             && wait_ms > 0
         {
             let asked = reference.clone();
-            let later =
-                move |here| reply(answer(vec![found(&asked, if here { Word::Here } else { Word::No })]));
-            let borrower = Borrower { gone, reply: Box::new(later) };
+            let later = move |here| {
+                reply(answer(vec![found(&asked, if here { CopyStatus::Here } else { CopyStatus::No })]))
+            };
+            let borrower = CopyWaiter { gone, reply: Box::new(later) };
             if let Err((word, borrower)) = self.wait_here(from, reference, borrower) {
-                borrower.tell(word == Word::Here);
+                borrower.tell(word == CopyStatus::Here);
             }
             return;
         }
@@ -196,13 +201,13 @@ impl Exchange {
         &self,
         from: &PeerKey,
         reference: &Reference,
-        borrower: Borrower,
-    ) -> Result<(), (Word, Borrower)> {
+        borrower: CopyWaiter,
+    ) -> Result<(), (CopyStatus, CopyWaiter)> {
         let me = &self.me().peer;
         {
             let mut fetches = self.fetches.lock();
             if let Some(fetching) = fetches.get_mut(reference)
-                && matches!(fetching.stage.word(me, from), Word::Coming | Word::Asking)
+                && matches!(fetching.stage.word(me, from), CopyStatus::Coming | CopyStatus::Asking)
                 && !self.gate.is_closed()
             {
                 fetching.borrowers.retain(|other| !other.gone.is_cancelled());
@@ -214,19 +219,21 @@ impl Exchange {
     }
 
     /// Word that there is to say of a copy now.
-    fn word_on(&self, from: &PeerKey, reference: &Reference) -> Word {
+    fn word_on(&self, from: &PeerKey, reference: &Reference) -> CopyStatus {
         // Who ends lends nothing new, nor who may not share memory.
         if self.gate.is_closed() || !self.settings.routes.may_share() {
-            return Word::No;
+            return CopyStatus::No;
         }
         let coming = {
             let mut fetches = self.fetches.lock();
-            fetches.get_mut(reference).map_or(Word::No, |fetching| fetching.stage.word(&self.me().peer, from))
+            fetches
+                .get_mut(reference)
+                .map_or(CopyStatus::No, |fetching| fetching.stage.word(&self.me().peer, from))
         };
         // Behind the look at what is coming: what is here now was coming before.
         let is_it = |tensor: Arc<Tensor>| !tensor.block.is_foreign() && is_of(reference, &tensor).is_ok();
         let is_ours = |id| self.store.sealed(None, id).is_ok_and(is_it);
-        if self.store.copy_of(reference).is_some_and(is_ours) { Word::Here } else { coming }
+        if self.store.copy_of(reference).is_some_and(is_ours) { CopyStatus::Here } else { coming }
     }
 
     /// A target that must be the tensor of another peer.
@@ -245,16 +252,16 @@ fn answer(results: Vec<Result<v1::Description, Failure>>) -> v1::Inquired {
     v1::Inquired { results: results.into_iter().map(inquired_result).collect() }
 }
 
-fn found(reference: &Reference, word: Word) -> Result<v1::Description, Failure> {
+fn found(reference: &Reference, word: CopyStatus) -> Result<v1::Description, Failure> {
     let description =
         |here| v1::Description { reference: reference.encode(), here, ..v1::Description::default() };
     match word {
-        Word::Here => Ok(description(true)),
-        Word::Coming => Ok(description(false)),
-        Word::Asking => {
+        CopyStatus::Here => Ok(description(true)),
+        CopyStatus::Coming => Ok(description(false)),
+        CopyStatus::Asking => {
             Err(Failure::new(Reason::NotSealed, format!("whether to bring {reference} here is being asked")))
         }
-        Word::No => Err(Failure::new(Reason::NotFound, format!("no copy of {reference} is here"))),
+        CopyStatus::No => Err(Failure::new(Reason::NotFound, format!("no copy of {reference} is here"))),
     }
 }
 
@@ -280,19 +287,19 @@ mod tests {
     #[test]
     fn of_two_that_ask_each_other_one_waits_and_one_goes_on_whoever_was_first() {
         let (a, b) = (peer("a"), peer("b"));
-        let mut here = Stage::Asking(Vec::new());
-        assert_eq!(here.word(&a.name, &b), Word::Asking);
+        let mut here = CopyStage::Asking(Vec::new());
+        assert_eq!(here.word(&a.name, &b), CopyStatus::Asking);
         assert!(here.ahead().is_empty());
-        let mut there = Stage::Asking(Vec::new());
+        let mut there = CopyStage::Asking(Vec::new());
         for _ in 0..2 {
-            assert_eq!(there.word(&b.name, &a), Word::No);
+            assert_eq!(there.word(&b.name, &a), CopyStatus::No);
         }
         assert_eq!(
             there.ahead(),
             std::slice::from_ref(&a),
             "and waits for it, though it heard before that there is nothing"
         );
-        assert_eq!(Stage::Alone.word(&a.name, &b), Word::No);
-        assert_eq!(Stage::Coming.word(&b.name, &a), Word::Coming);
+        assert_eq!(CopyStage::Alone.word(&a.name, &b), CopyStatus::No);
+        assert_eq!(CopyStage::Coming.word(&b.name, &a), CopyStatus::Coming);
     }
 }

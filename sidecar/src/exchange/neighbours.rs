@@ -22,7 +22,7 @@ use tensorlane_proto::selection::Selection;
 use super::Exchange;
 use super::fetch::{Fetch, Waiting, expected_layout};
 use super::gather::Gather;
-use super::lend::Stage;
+use super::lend::CopyStage;
 use super::target::target_of;
 use super::transfer::{Arrived, Came};
 use crate::peer::{CALLS_MAX, MapFailed, MapOrder, Mapped, PeerKey};
@@ -43,7 +43,7 @@ const WAITS_MAX: usize = CALLS_MAX / 2;
 
 /// Word of a peer of this node about its copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum CopyStatus {
     /// Mappable now.
     Here,
     /// Coming: on its way.
@@ -63,14 +63,14 @@ enum Next {
 }
 
 /// Decides what is done after all have answered. `ahead`: those that asked us meanwhile, and go first.
-fn next(words: &[(PeerKey, Word)], ahead: &[PeerKey]) -> Next {
-    let says = |word: Word| words.iter().filter(move |(_, said)| *said == word).map(|(who, _)| who);
-    let first = || says(Word::Asking).chain(ahead).min_by(|a, b| a.name.cmp(&b.name));
-    if let Some(holder) = says(Word::Here).next() {
+fn next(words: &[(PeerKey, CopyStatus)], ahead: &[PeerKey]) -> Next {
+    let says = |word: CopyStatus| words.iter().filter(move |(_, said)| *said == word).map(|(who, _)| who);
+    let first = || says(CopyStatus::Asking).chain(ahead).min_by(|a, b| a.name.cmp(&b.name));
+    if let Some(holder) = says(CopyStatus::Here).next() {
         return Next::Map(holder.clone());
     }
     // All of those that ask each other wait for the same one, or for the one that goes on already.
-    says(Word::Coming).next().or_else(first).map_or(Next::Bring, |holder| Next::Wait(holder.clone()))
+    says(CopyStatus::Coming).next().or_else(first).map_or(Next::Bring, |holder| Next::Wait(holder.clone()))
 }
 
 // === impl Exchange ===
@@ -88,10 +88,10 @@ impl Exchange {
         }
         let neighbours = if round < ROUNDS_MAX { self.neighbours_for(&fetch) } else { Vec::new() };
         let Some(peers) = self.peers.get().filter(|_| !neighbours.is_empty()) else {
-            self.stage(&fetch.reference, |_| ((), Stage::Coming));
+            self.stage(&fetch.reference, |_| ((), CopyStage::Coming));
             return self.bring_here(fetch);
         };
-        self.stage(&fetch.reference, |_| ((), Stage::Asking(Vec::new())));
+        self.stage(&fetch.reference, |_| ((), CopyStage::Asking(Vec::new())));
         let until = fetch.terms.deadline.min(Instant::now() + ANSWER);
         let (exchange, asked) = (Arc::clone(self), neighbours.clone());
         let reference = fetch.reference.clone();
@@ -162,7 +162,7 @@ impl Exchange {
         fetch: Fetch,
         round: u32,
         asked: Vec<PeerKey>,
-        words: Vec<Result<Word, Failure>>,
+        words: Vec<Result<CopyStatus, Failure>>,
     ) {
         let in_time = fetch.terms.deadline > Instant::now();
         let mut said = Vec::with_capacity(asked.len());
@@ -181,7 +181,7 @@ impl Exchange {
             let ahead: Vec<PeerKey> =
                 before.ahead().iter().filter(|who| here.contains(who)).cloned().collect();
             let next = next(&said, &ahead);
-            let stage = if next == Next::Bring { Stage::Coming } else { Stage::Alone };
+            let stage = if next == Next::Bring { CopyStage::Coming } else { CopyStage::Alone };
             (next, stage)
         });
         match next {
@@ -206,13 +206,13 @@ impl Exchange {
         let handle = peers.inquire(&name, Some(life), question, deadline, move |answer| {
             drop(place);
             match answer.map(|answer| word(answer, &reference)) {
-                Ok(Word::Here) => exchange.map_copy(waiting, round, holder),
+                Ok(CopyStatus::Here) => exchange.map_copy(waiting, round, holder),
                 // It takes too long, for whatever reason: there is the owner.
                 Err(failure) if failure.reason == Reason::DeadlineExceeded => {
                     exchange.was_late(&holder);
                     exchange.ask_neighbours(waiting, ROUNDS_MAX);
                 }
-                Ok(Word::Coming | Word::Asking | Word::No) | Err(_) => {
+                Ok(CopyStatus::Coming | CopyStatus::Asking | CopyStatus::No) | Err(_) => {
                     exchange.ask_neighbours(waiting, round + 1);
                 }
             }
@@ -267,18 +267,18 @@ fn question(reference: &Reference, wait: Duration) -> v1::Inquire {
 }
 
 /// Word that it answers.
-fn word(answer: v1::Inquired, wanted: &Reference) -> Word {
+fn word(answer: v1::Inquired, wanted: &Reference) -> CopyStatus {
     use v1::describe_result::Outcome;
     match answer.results.into_iter().next().and_then(|result| result.outcome) {
         Some(Outcome::Description(said)) if said.reference == wanted.encode() => {
             if said.here {
-                Word::Here
+                CopyStatus::Here
             } else {
-                Word::Coming
+                CopyStatus::Coming
             }
         }
-        Some(Outcome::Failure(failure)) if failure.reason == Reason::NotSealed.as_str() => Word::Asking,
-        Some(_) | None => Word::No,
+        Some(Outcome::Failure(failure)) if failure.reason == Reason::NotSealed.as_str() => CopyStatus::Asking,
+        Some(_) | None => CopyStatus::No,
     }
 }
 
@@ -310,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_here_is_better_than_one_on_its_way_and_that_is_better_than_another() {
-        let words = [(peer("a"), Word::No), (peer("b"), Word::Coming), (peer("c"), Word::Here)];
+        let words =
+            [(peer("a"), CopyStatus::No), (peer("b"), CopyStatus::Coming), (peer("c"), CopyStatus::Here)];
         assert_eq!(next(&words, &[peer("a")]), Next::Map(peer("c")));
         assert_eq!(next(&words[..2], &[peer("a")]), Next::Wait(peer("b")));
         assert_eq!(next(&words[..1], &[]), Next::Bring);
@@ -319,16 +320,16 @@ mod tests {
 
     #[test]
     fn whoever_goes_first_is_waited_for_and_of_several_the_first_by_name() {
-        let words = [(peer("a"), Word::No), (peer("b"), Word::No)];
+        let words = [(peer("a"), CopyStatus::No), (peer("b"), CopyStatus::No)];
         assert_eq!(next(&words, &[peer("b"), peer("a")]), Next::Wait(peer("a")));
     }
 
     #[test]
     fn all_of_those_that_ask_each_other_wait_for_the_same_one_or_for_one_that_goes_on_already() {
-        let asking = [(peer("c"), Word::Asking), (peer("b"), Word::Asking)];
+        let asking = [(peer("c"), CopyStatus::Asking), (peer("b"), CopyStatus::Asking)];
         assert_eq!(next(&asking, &[]), Next::Wait(peer("b")));
         assert_eq!(next(&asking, &[peer("a")]), Next::Wait(peer("a")));
-        let coming = [(peer("b"), Word::Asking), (peer("c"), Word::Coming)];
+        let coming = [(peer("b"), CopyStatus::Asking), (peer("c"), CopyStatus::Coming)];
         assert_eq!(next(&coming, &[peer("a")]), Next::Wait(peer("c")));
     }
 }

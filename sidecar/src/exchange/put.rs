@@ -17,7 +17,7 @@ use super::keep::ticket_text;
 use super::retry::{reserving, storing};
 use super::{Caller, Exchange, done_result, session_required};
 use crate::metrics::label::{ChecksumPlace, Moved};
-use crate::store::{NewTensor, Room, Sealing, Stored, Wish};
+use crate::store::{AllocRequest, NewTensor, Room, Sealing, Stored};
 
 /// A put whose bytes are coming. Dropped before [`OpenPut::finish`] it leaves nothing behind.
 pub struct OpenPut {
@@ -32,7 +32,7 @@ pub struct OpenPut {
     sum: u32,
 }
 
-/// Wish of a put: what was asked for, proven.
+/// Request of a put: what was asked for, proven.
 struct PutWish {
     new: NewTensor,
     keep: Keep,
@@ -76,7 +76,7 @@ impl Exchange {
         item: v1::PutItem,
     ) -> Result<Result<v1::Stored, Failure>, Box<v1::PutItem>> {
         let bytes = item.data.len() as u64;
-        match self.store.room_now(Owner::Sidecar, Purpose::Put, bytes) {
+        match self.store.allocate_now(Owner::Sidecar, Purpose::Put, bytes) {
             Some(block) => Ok(self.put_into(caller, item, block)),
             None => Err(Box::new(item)),
         }
@@ -90,7 +90,7 @@ impl Exchange {
     ) -> Result<v1::Stored, Failure> {
         let bytes = item.data.len() as u64;
         let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let block = self.store.room(&Wish { writer: None, purpose, bytes, deadline, cancel })?;
+        let block = self.store.allocate(&AllocRequest { writer: None, purpose, bytes, deadline, cancel })?;
         self.put_into(caller, item, block)
     }
 
@@ -110,15 +110,15 @@ impl Exchange {
                 ),
             ));
         }
-        let wish = self.put_wish(caller, item)?;
-        if let Some(stored) = self.stored_before(caller.holder, &wish, Some(&data))? {
+        let alloc = self.put_wish(caller, item)?;
+        if let Some(stored) = self.stored_before(caller.holder, &alloc, Some(&data))? {
             return Ok(stored);
         }
-        let expected = wish.new.descriptor.layout.bytes();
+        let expected = alloc.new.descriptor.layout.bytes();
         if expected != data.len() as u64 {
             return Err(wrong_length(expected, data.len() as u64));
         }
-        let mut put = OpenPut::new(Arc::clone(self), caller.holder, wish, block)?;
+        let mut put = OpenPut::new(Arc::clone(self), caller.holder, alloc, block)?;
         put.write(&data)?;
         put.finish()
     }
@@ -131,14 +131,14 @@ impl Exchange {
         item: v1::PutItem,
         deadline: Instant,
     ) -> Result<Result<OpenPut, v1::Stored>, Failure> {
-        let wish = self.put_wish(caller, item)?;
-        if let Some(stored) = self.stored_before(caller.holder, &wish, None)? {
+        let alloc = self.put_wish(caller, item)?;
+        if let Some(stored) = self.stored_before(caller.holder, &alloc, None)? {
             return Ok(Err(stored));
         }
-        let bytes = wish.new.descriptor.layout.bytes();
+        let bytes = alloc.new.descriptor.layout.bytes();
         let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let block = self.store.room(&Wish { writer: None, purpose, bytes, deadline, cancel })?;
-        OpenPut::new(Arc::clone(self), caller.holder, wish, block).map(Ok)
+        let block = self.store.allocate(&AllocRequest { writer: None, purpose, bytes, deadline, cancel })?;
+        OpenPut::new(Arc::clone(self), caller.holder, alloc, block).map(Ok)
     }
 
     fn put_wish(&self, caller: &Caller, item: v1::PutItem) -> Result<PutWish, Failure> {
@@ -153,10 +153,10 @@ impl Exchange {
     fn stored_before(
         &self,
         by: Option<Holder>,
-        wish: &PutWish,
+        alloc: &PutWish,
         data: Option<&[u8]>,
     ) -> Result<Option<v1::Stored>, Failure> {
-        let Some(retry) = wish.new.retry else { return Ok(None) };
+        let Some(retry) = alloc.new.retry else { return Ok(None) };
         if let (Some(data), Some(first)) = (data, self.store.stored_first(&retry.id)) {
             let bytes = first.block.chunk(0..first.block.len());
             if bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))? != data {
@@ -164,7 +164,7 @@ impl Exchange {
                 return Err(Failure::new(Reason::RetryMismatch, why));
             }
         }
-        let lease_for = by.filter(|_| wish.keep.lease);
+        let lease_for = by.filter(|_| alloc.keep.lease);
         let before = self.store.recall_stored(retry, lease_for)?;
         Ok(before.map(|before| stored(&before)))
     }
@@ -223,7 +223,7 @@ impl Exchange {
             Err(failure) => return Ok(Err(failure)),
         }
         let own_segment = caller.link.as_ref().map(|link| Owner::Session(link.id().0));
-        match own_segment.and_then(|owner| self.store.room_now(owner, Purpose::Put, bytes)) {
+        match own_segment.and_then(|owner| self.store.allocate_now(owner, Purpose::Put, bytes)) {
             Some(block) => Ok(self.store.reserve(caller.holder, new, block)),
             // There is no room, or it must be cleared first, which takes a worker's time.
             None => Err(Box::new(new)),
@@ -234,7 +234,7 @@ impl Exchange {
         let bytes = new.descriptor.layout.bytes();
         let writer = caller.link.as_ref();
         let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let block = self.store.room(&Wish { writer, purpose, bytes, deadline, cancel })?;
+        let block = self.store.allocate(&AllocRequest { writer, purpose, bytes, deadline, cancel })?;
         if writer.is_none() {
             clear(&block)?;
         }
@@ -324,13 +324,13 @@ impl OpenPut {
     fn new(
         exchange: Arc<Exchange>,
         by: Option<Holder>,
-        wish: PutWish,
+        alloc: PutWish,
         block: Block,
     ) -> Result<Self, Failure> {
         let landing = block.landing().ok_or_else(|| {
             Failure::new(Reason::Internal, "a fresh block of the sidecar cannot be written")
         })?;
-        let PutWish { new, keep, crc32c } = wish;
+        let PutWish { new, keep, crc32c } = alloc;
         Ok(Self { exchange, by, new, keep, crc32c, block, landing: Some(landing), written: 0, sum: 0 })
     }
 

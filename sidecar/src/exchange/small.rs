@@ -27,7 +27,7 @@ use super::arrive::Arrival;
 use super::fetch::{Fetch, Waiting};
 use super::transfer::{Came, landing};
 use crate::peer::{CameSmall, Paths, Way};
-use crate::store::{Copied, Wish};
+use crate::store::{AllocRequest, Copied};
 
 /// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors, and few enough
 /// that the owner reads one while another is sealed, opened or landed. Each costs a call.
@@ -130,7 +130,7 @@ impl Exchange {
                 again.push(first);
                 continue;
             }
-            match self.store.room_now(Owner::Sidecar, Purpose::Pull, small.data.len() as u64) {
+            match self.store.allocate_now(Owner::Sidecar, Purpose::Pull, small.data.len() as u64) {
                 Some(block) => match self.small_into(&first.fetch.reference, small, block, &mut alike) {
                     Ok(arrival) => landed.push(Arrival { first: Some(first), ..arrival }),
                     Err(failure) => self.small_fails(first, &failure),
@@ -155,14 +155,14 @@ impl Exchange {
         self.on_worker(Box::new(done), move |exchange| {
             let bytes = small.data.len() as u64;
             let Terms { deadline, caller, .. } = &*terms;
-            let wish = Wish {
+            let alloc = AllocRequest {
                 writer: None,
                 purpose: Purpose::Pull,
                 bytes,
                 deadline: *deadline,
                 cancel: &caller.cancel,
             };
-            let block = exchange.store.room(&wish)?;
+            let block = exchange.store.allocate(&alloc)?;
             exchange.small_into(&reference, small, block, &mut Likeness::of(how))
         });
     }

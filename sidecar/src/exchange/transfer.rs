@@ -20,12 +20,12 @@ use tensorlane_proto::wire;
 use super::Exchange;
 use super::acquire::Terms;
 use super::fetch::Fetch;
-use super::lend::Stage;
+use super::lend::CopyStage;
 use super::target::target_of;
 use crate::clock;
 use crate::metrics::label::ChecksumPlace;
 use crate::peer::{Paths, PeerKey, PullGuard, PullOrder, Pulled};
-use crate::store::{Tensor, Wish};
+use crate::store::{AllocRequest, Tensor};
 
 /// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
 const SUM_AT_ONCE: u64 = 256 << 10;
@@ -103,14 +103,14 @@ impl Exchange {
         bytes: u64,
         then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
     ) {
-        if let Some(block) = self.store.room_now(Owner::Sidecar, Purpose::Pull, bytes) {
+        if let Some(block) = self.store.allocate_now(Owner::Sidecar, Purpose::Pull, bytes) {
             return self.pull(fetch, block, then);
         }
         let fetch = fetch.clone();
         let whole = fetch.selection == Selection::All;
         if whole {
             // It may be long until there is room: the pods of this node need not wait for that.
-            self.stage(&fetch.reference, |_| ((), Stage::Alone));
+            self.stage(&fetch.reference, |_| ((), CopyStage::Alone));
         }
         let after = Arc::clone(self);
         let then = Arc::new(parking_lot::Mutex::new(Some(then)));
@@ -124,16 +124,16 @@ impl Exchange {
         let begun = Instant::now();
         self.on_worker(Box::new(failed), move |exchange| {
             let Terms { deadline, caller, .. } = &*fetch.terms;
-            let wish = Wish {
+            let alloc = AllocRequest {
                 writer: None,
                 purpose: Purpose::Pull,
                 bytes,
                 deadline: *deadline,
                 cancel: &caller.cancel,
             };
-            let block = exchange.store.room(&wish)?;
+            let block = exchange.store.allocate(&alloc)?;
             if whole {
-                exchange.stage(&fetch.reference, |_| ((), Stage::Coming));
+                exchange.stage(&fetch.reference, |_| ((), CopyStage::Coming));
             }
             let waited = begun.elapsed();
             if let Some(then) = then.lock().take() {

@@ -32,7 +32,7 @@ use super::kept::{Heard, Keeps, Kept, Paused, Signal};
 use super::outlet::Outlet;
 use super::status::status;
 use crate::cancel::Cancel;
-use crate::unread::Unread;
+use crate::output_budget::OutputBudget;
 
 /// The longest time that a call may stand still, whatever it asks for.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
@@ -50,7 +50,7 @@ const MOVE_BYTES: usize = 64 << 10;
 #[derive(Clone)]
 pub(super) struct Bounded<S> {
     inner: S,
-    unread: Unread,
+    unread: OutputBudget,
     limit: u64,
     patience: Duration,
 }
@@ -84,7 +84,7 @@ struct Intake {
 
 impl<S> Bounded<S> {
     /// Bounds for the calls of a service: the budget, its limit, and how long a call may stand still that does not say.
-    pub(super) fn new(inner: S, unread: Unread, limit: u64, patience: Duration) -> Self {
+    pub(super) fn new(inner: S, unread: OutputBudget, limit: u64, patience: Duration) -> Self {
         Self { inner, unread, limit, patience }
     }
 }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_call_that_has_to_go_is_told_the_limit() {
-        let unread = Unread::new(10);
+        let unread = OutputBudget::new(10);
         let keeps = Keeps::new(&unread, || {});
         let bounds = Bounds::new(10, Duration::from_secs(1));
         let cancel = Cancel::default();

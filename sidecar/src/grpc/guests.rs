@@ -30,7 +30,7 @@ use tonic::transport::server::Connected;
 use super::kept::Keeps;
 use crate::metrics::Metrics;
 use crate::metrics::label::GrpcCut;
-use crate::unread::Unread;
+use crate::output_budget::OutputBudget;
 
 /// Connections beside one for each session: calls without a session, probes, and whoever has just come. Each takes a descriptor and a
 /// few KiB while nothing is asked.
@@ -53,7 +53,7 @@ pub(super) struct Guests {
     /// Time for which a client may take no byte of what waits for it.
     patience: Duration,
     open: Mutex<Open>,
-    unread: Unread,
+    unread: OutputBudget,
     metrics: Arc<Metrics>,
 }
 
@@ -115,13 +115,13 @@ impl Guests {
     pub(super) fn for_sessions(
         sessions_max: usize,
         patience: Duration,
-        unread: Unread,
+        unread: OutputBudget,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), patience, unread, metrics)
     }
 
-    fn new(most: usize, patience: Duration, unread: Unread, metrics: Arc<Metrics>) -> Arc<Self> {
+    fn new(most: usize, patience: Duration, unread: OutputBudget, metrics: Arc<Metrics>) -> Arc<Self> {
         let patience = patience.max(PATIENCE_MIN);
         Arc::new(Self { most, patience, open: Mutex::default(), unread, metrics })
     }
@@ -375,7 +375,7 @@ mod tests {
         Guests::new(
             most,
             Duration::from_secs(60),
-            Unread::new(1 << 20),
+            OutputBudget::new(1 << 20),
             Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()),
         )
     }

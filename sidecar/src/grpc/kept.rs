@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::cancel::Cancel;
-use crate::unread::{Account, Going, Unread};
+use crate::output_budget::{Going, OutputBudget, OutputShare};
 
 /// Time without a move after which a stream stands still, as far as the budget is concerned.
 const STILL: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ const SMALL: usize = 4 << 10;
 
 /// All lines of one connection.
 pub(super) struct Keeps {
-    account: Account,
+    account: OutputShare,
     lines: Mutex<Lines>,
     /// Ends the connection.
     cut: Box<dyn Fn() + Send + Sync>,
@@ -114,7 +114,7 @@ struct Line {
 
 impl Keeps {
     /// The lines of a new connection, which `cut` ends.
-    pub(super) fn new(unread: &Unread, cut: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+    pub(super) fn new(unread: &OutputBudget, cut: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new_cyclic(|keeps: &Weak<Self>| {
             let keeps = keeps.clone();
             let end = move |going| keeps.upgrade().is_some_and(|keeps| keeps.end(going));
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn small_frames_of_a_stream_share_a_line_until_the_last_is_dropped() {
-        let unread = Unread::new(100);
+        let unread = OutputBudget::new(100);
         let cut = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cut);
         let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
@@ -549,7 +549,7 @@ mod tests {
 
     #[test]
     fn bytes_go_back_once_whether_they_are_dropped_or_ended() {
-        let unread = Unread::new(50);
+        let unread = OutputBudget::new(50);
         let cuts = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cuts);
         let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
@@ -571,7 +571,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_cut_where_a_stream_that_was_told_keeps_its_bytes() {
-        let unread = Unread::new(50);
+        let unread = OutputBudget::new(50);
         let cuts = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cuts);
         let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
@@ -588,7 +588,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_cut_where_nobody_hears() {
-        let unread = Unread::new(100);
+        let unread = OutputBudget::new(100);
         let cuts = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cuts);
         let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));

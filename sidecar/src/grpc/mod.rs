@@ -52,8 +52,8 @@ use self::service::Service;
 use self::sessions::Sessions;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
+use crate::output_budget::OutputBudget;
 use crate::socket;
-use crate::unread::Unread;
 
 /// Time that calls may go on when the server stops. They were told to end at its beginning.
 const STOP_GRACE: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ pub struct GrpcSettings {
     /// Time for which a call may stand still that does not say, and a client may read nothing of what waits for it.
     pub patience: Duration,
     /// The budget of buffers and of answers that wait to be read.
-    pub unread: Unread,
+    pub unread: OutputBudget,
     /// Limit of that budget, in bytes.
     pub unread_max: u64,
 }

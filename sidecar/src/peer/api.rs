@@ -18,8 +18,8 @@ use super::{
     Source, TellAttached,
 };
 use crate::cancel::Cancel;
+use crate::output_budget::OutputBudget;
 use crate::threads::Threads;
-use crate::unread::Unread;
 
 /// Configuration of connections.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub struct PeersConfig {
     /// Most connections at a time of which nobody knows yet whose they are. Each costs a thread and up to 1 MiB.
     pub strangers_max: usize,
     /// The budget of answers that wait to be read.
-    pub unread: Unread,
+    pub unread: OutputBudget,
     /// First and longest wait between two attempts to reach a peer.
     pub backoff: (Duration, Duration),
     /// The newest version of the protocol that is spoken; an older one than this release's, to try how that goes.
@@ -68,7 +68,7 @@ impl PeersConfig {
             handshake: Duration::from_secs(5),
             peers_max: 256,
             strangers_max: 64,
-            unread: Unread::new(128 << 20),
+            unread: OutputBudget::new(128 << 20),
             backoff: (Duration::from_millis(100), Duration::from_secs(5)),
             version: PEER_VERSION,
             packed_max: u64::MAX,

@@ -143,7 +143,7 @@ pub(super) fn server(
     drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until, heard)
 }
 
-/// Wish of one step of the machine.
+/// AllocRequest of one step of the machine.
 enum Next {
     Step,
     Read,

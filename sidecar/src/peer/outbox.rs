@@ -20,7 +20,7 @@ use super::gather_frame::GatherFrame;
 use super::record::Sealer;
 use super::record_writer::{OutgoingPull, RecordWriter, SendError};
 use super::slowest::Taking;
-use crate::unread::Account;
+use crate::output_budget::OutputShare;
 
 /// Most tensor bytes of one chunk that is sent. A frame that comes in between waits for one of these, so it is a
 /// quarter of what the protocol allows; the price is 24 bytes and a turn of the loop each.
@@ -93,7 +93,7 @@ pub(super) struct Outbox {
     count: Count,
     /// Account of what waits here, in the budget of the process. Told outside of locks: closing a connection takes
     /// them.
-    account: Account,
+    account: OutputShare,
 }
 
 /// Told how many more tensor bytes were sent.
@@ -105,7 +105,7 @@ impl Outbox {
         socket: TcpStream,
         sealer: Sealer,
         progress: Duration,
-        account: Account,
+        account: OutputShare,
         count: Count,
     ) -> Self {
         Self {

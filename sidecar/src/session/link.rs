@@ -31,7 +31,7 @@ use tensorlane_proto::ledger::SessionId;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Label, PanicScope, SessionCut};
 use crate::no_descriptor::no_descriptor;
-use crate::unread::{Account, Unread};
+use crate::output_budget::{OutputBudget, OutputShare};
 use crate::workers::Workers;
 
 /// A client that accepts no byte for this long is cut.
@@ -54,7 +54,7 @@ pub struct SessionLink {
     workers: Workers,
     metrics: Arc<Metrics>,
     /// The backlog, in the budget of the process.
-    account: Account,
+    account: OutputShare,
     map_deadline: Duration,
     cut: AtomicBool,
 }
@@ -68,7 +68,7 @@ pub struct Around<'a> {
     /// For draining what a slow client leaves.
     pub workers: Workers,
     /// The budget that its backlog is a part of.
-    pub unread: &'a Unread,
+    pub unread: &'a OutputBudget,
     /// Metrics in which a client is counted that had to be cut.
     pub metrics: Arc<Metrics>,
     /// Time that the client may take to map a segment that it will write.

@@ -46,8 +46,8 @@ use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Carrier, PanicScope, SessionCut};
+use crate::output_budget::OutputBudget;
 use crate::socket;
-use crate::unread::Unread;
 use crate::workers::Workers;
 
 /// A client that has not said Hello by then is cut: it would keep one of the few places.
@@ -69,7 +69,7 @@ pub struct SessionSettings {
     /// says Hello at once.
     pub strangers_max: usize,
     /// The budget of answers that wait to be read.
-    pub unread: Unread,
+    pub unread: OutputBudget,
     /// The budget of requests.
     pub requests: Requests,
     /// Time that a client may take to map a segment that it will write.

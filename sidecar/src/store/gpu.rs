@@ -35,9 +35,9 @@ const ALLOCATIONS_MAX: u64 = 4_096;
 /// Most bytes of one session. They cost the sidecar nothing; the bound keeps a client that lies from making the sums worthless.
 const SESSION_BYTES_MAX: u64 = 4 << 40;
 
-/// Books of what is held, of all and of each session that lives or lived.
+/// GpuShares of what is held, of all and of each session that lives or lived.
 #[derive(Debug, Default)]
-pub(super) struct Books(Mutex<HashMap<SessionId, Share>>);
+pub(super) struct GpuShares(Mutex<HashMap<SessionId, Share>>);
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Share {
@@ -76,12 +76,12 @@ pub struct Allocation {
     number: u64,
     /// The sessions that were given the descriptor.
     openers: Mutex<HashMap<SessionId, Weak<SessionLink>>>,
-    books: Arc<Books>,
+    books: Arc<GpuShares>,
 }
 
-// === impl Books ===
+// === impl GpuShares ===
 
-impl Books {
+impl GpuShares {
     pub(super) fn held(&self) -> GpuHeld {
         let books = self.0.lock();
         let tensors = books.values().map(|share| share.allocations).sum();

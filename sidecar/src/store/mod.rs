@@ -10,23 +10,23 @@
 //! Whatever the ledger frees leaves the map at once and is gone for every caller; its block follows when the last one who
 //! may still look at it (a reply on its way, a transfer, a process that was mapping it) is done.
 
+mod allocation;
 mod gpu;
 mod holdings;
 mod keeper;
 mod known;
-mod line;
 mod metadata;
 mod names;
 mod orphans;
 mod read;
 mod refusals;
 mod repeat;
-mod room;
 mod sessions;
 mod sets;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod wait_queue;
 mod watch;
 mod write;
 
@@ -42,19 +42,19 @@ use tensorlane_proto::ledger::{
     Answer, BuildMix, Effect, Event, Holder, Ledger, Limits, Millis, Refusal, SessionId, TensorId, TensorName,
 };
 
+pub use self::allocation::AllocRequest;
+pub(crate) use self::allocation::{NoTurn, turn};
 pub use self::gpu::{Allocation, GpuHeld, Handed, copy_dropped, no_gpu_process};
 pub use self::holdings::{Direction, Holding, Program, Streaming, Streams};
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
-use self::line::Line;
 use self::metadata::SharedMetadata;
 use self::names::Awaited;
 pub use self::names::NameWait;
 pub use self::repeat::Stored;
-pub use self::room::Wish;
-pub(crate) use self::room::{NoTurn, turn};
 pub use self::sessions::OWN;
 pub use self::tensor::{Moved, Part, Room, Taken, Tensor, whole};
+use self::wait_queue::WaitQueue;
 pub use self::watch::{NameEvent, NameWatch, News};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};
 use crate::cancel::Cancel;
@@ -93,11 +93,11 @@ pub struct Store {
     state: Mutex<State>,
     /// Wakes the keeper: a deadline came nearer, or room may have come about.
     keeper_wanted: Condvar,
-    puts: Line,
-    pulls: Line,
+    puts: WaitQueue,
+    pulls: WaitQueue,
     /// Turn of those that wait for several blocks.
     several: Mutex<()>,
-    gpu: Arc<gpu::Books>,
+    gpu: Arc<gpu::GpuShares>,
     metadata: SharedMetadata,
     streams: Streams,
     /// Raised when nobody waits for room any more.
@@ -157,8 +157,8 @@ impl Store {
             arena,
             state: Mutex::new(state),
             keeper_wanted: Condvar::new(),
-            puts: Line::default(),
-            pulls: Line::default(),
+            puts: WaitQueue::default(),
+            pulls: WaitQueue::default(),
             several: Mutex::default(),
             gpu: Arc::default(),
             metadata: SharedMetadata::new(settings.metadata_bytes),
@@ -207,15 +207,15 @@ impl Store {
     }
 
     /// Called by the arena when bytes may have become free. Cheap, and takes no lock of the store.
-    pub fn stir(&self) {
-        self.puts.stir();
-        self.pulls.stir();
+    pub fn notify(&self) {
+        self.puts.notify();
+        self.pulls.notify();
     }
 
     /// From now on nobody waits for room: who does is told that the sidecar is ending.
     pub fn close(&self) {
         self.closed.cancel();
-        self.stir();
+        self.notify();
     }
 
     /// Applies one event and nothing else; what it freed is given back outside of the lock.

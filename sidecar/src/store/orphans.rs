@@ -145,7 +145,7 @@ impl Store {
                 break;
             }
             let taken = match self.arena.take_in(segment) {
-                Err(GrowError::NoRoom(NoRoom::Full(_))) if self.could_have(bytes) && self.relieve(bytes) => {
+                Err(GrowError::NoRoom(NoRoom::Full(_))) if self.could_have(bytes) && self.reclaim(bytes) => {
                     self.arena.take_in(segment)
                 }
                 taken => taken,

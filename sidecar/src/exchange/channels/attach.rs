@@ -25,7 +25,7 @@ use super::table::{self, Added, Party, Spec};
 use super::{Attached, LOCAL, check_hold};
 use crate::cancel::Cancel;
 use crate::session::SessionLink;
-use crate::store::{Wish, whole};
+use crate::store::{AllocRequest, whole};
 
 /// A reader on its way.
 pub(super) struct Attach {
@@ -206,14 +206,14 @@ impl Attach {
         let exchange = &self.exchange;
         exchange.end_detached_of_leaving();
         let until = Instant::now() + self.deadline;
-        let wish = Wish {
+        let alloc = AllocRequest {
             writer: self.who.link(),
             purpose: Purpose::Put,
             bytes: ring::CURSOR_BYTES,
             deadline: until,
             cancel: &self.cancel,
         };
-        let cursor = exchange.store.room(&wish)?;
+        let cursor = exchange.store.allocate(&alloc)?;
         ring::format_cursor(&cursor).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         let (added, spec, writer, ring) = {
             let mut table = exchange.channels.table.lock();

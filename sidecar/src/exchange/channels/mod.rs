@@ -39,7 +39,7 @@ use super::{Caller, Exchange, session_required};
 use crate::cancel::Cancel;
 use crate::peer::{ChannelSource, PeerKey, TellAttached};
 use crate::session::SessionLink;
-use crate::store::{Wish, whole};
+use crate::store::{AllocRequest, whole};
 
 /// The way of messages in a pod: a map of the ring.
 const LOCAL: &str = "local";
@@ -147,8 +147,13 @@ impl Exchange {
         self.on_worker(Box::new(done), move |exchange| {
             exchange.end_detached_of_leaving();
             let (purpose, bytes, cancel) = (Purpose::Put, shape.bytes(), &caller.cancel);
-            let ring =
-                exchange.store.room(&Wish { writer: Some(&link), purpose, bytes, deadline, cancel })?;
+            let ring = exchange.store.allocate(&AllocRequest {
+                writer: Some(&link),
+                purpose,
+                bytes,
+                deadline,
+                cancel,
+            })?;
             ring::format_ring(&ring, shape)
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
             let writer = Party { session: link.id(), client: Arc::clone(link.client()) };

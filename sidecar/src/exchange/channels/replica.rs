@@ -27,7 +27,7 @@ use crate::cancel::Cancel;
 use crate::exchange::{Caller, Done, Exchange};
 use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse};
 use crate::session::SessionLink;
-use crate::store::Wish;
+use crate::store::AllocRequest;
 
 /// Writer of all replicas, where channels of this peer have a session.
 pub(super) const WRITER: SessionId = SessionId(u64::MAX);
@@ -193,8 +193,9 @@ fn open(
         return Err(Failure::new(Reason::LimitExceeded, what).with("first", first));
     }
     let Wanted { cancel, until, .. } = wanted;
-    let wish = Wish { writer: None, purpose: Purpose::Pull, bytes: shape.bytes(), deadline: *until, cancel };
-    let ring = exchange.store.room(&wish).map_err(|mut failure| {
+    let alloc =
+        AllocRequest { writer: None, purpose: Purpose::Pull, bytes: shape.bytes(), deadline: *until, cancel };
+    let ring = exchange.store.allocate(&alloc).map_err(|mut failure| {
         failure.message.push_str(&format!(
             "; a channel of {} slots of {} bytes is read through a ring of as many in this pod's arena, for all its readers together",
             spec.slots, spec.slot_bytes
@@ -309,8 +310,9 @@ impl Replica {
         let Wanted { link, cancel, until, hold, .. } = wanted;
         super::check_hold(*hold, self.spec.slots)?;
         let bytes = ring::CURSOR_BYTES;
-        let wish = Wish { writer: Some(link), purpose: Purpose::Put, bytes, deadline: *until, cancel };
-        let cursor = exchange.store.room(&wish)?;
+        let alloc =
+            AllocRequest { writer: Some(link), purpose: Purpose::Put, bytes, deadline: *until, cancel };
+        let cursor = exchange.store.allocate(&alloc)?;
         let internal = |error: ring::RingError| Failure::new(Reason::Internal, error.to_string());
         ring::format_cursor(&cursor).map_err(internal)?;
         let party = Party { session: link.id(), client: Arc::clone(link.client()) };
@@ -456,14 +458,14 @@ mod tests {
         let (spec, shape) = shape_of(&spec).unwrap();
         let cancel = Cancel::default();
         let until = Instant::now() + MINUTE;
-        let wish = Wish {
+        let alloc = AllocRequest {
             writer: None,
             purpose: Purpose::Pull,
             bytes: shape.bytes(),
             deadline: until,
             cancel: &cancel,
         };
-        let ring = exchange.store.room(&wish).unwrap();
+        let ring = exchange.store.allocate(&alloc).unwrap();
         ring::format_replica(&ring, shape, 0).unwrap();
         let writing = RingWriter::of_block(&ring, shape, 0).unwrap();
         let place: Place = ("there".parse().unwrap(), TensorName::new("c").unwrap());

@@ -1,5 +1,5 @@
 //! Sidecars of one node that want one tensor, with every question and answer under way as a message, delivered in any order that
-//! connections allow. Driven are [`next`] and [`Stage`] themselves; what stands around them is here as `neighbours` and `lend`
+//! connections allow. Driven are [`next`] and [`CopyStage`] themselves; what stands around them is here as `neighbours` and `lend`
 //! have it. Nobody is late here: that one copy is brought then, however the messages meet, is what this shows, and no test on a
 //! busy machine can.
 
@@ -15,7 +15,7 @@ use super::*;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Message {
     Ask,
-    Said(Word),
+    Said(CopyStatus),
     Wait,
     Waited(bool),
 }
@@ -24,7 +24,7 @@ enum Message {
 #[derive(Debug, Clone, PartialEq)]
 enum At {
     Nothing,
-    Asking(Vec<(PeerKey, Word)>),
+    Asking(Vec<(PeerKey, CopyStatus)>),
     Waiting,
     Mapping(usize),
     Bringing,
@@ -38,7 +38,7 @@ struct Sidecar {
     at: At,
     round: u32,
     /// Stage of its fetch for the others, while there is one.
-    stage: Option<Stage>,
+    stage: Option<CopyStage>,
     borrowers: Vec<usize>,
 }
 
@@ -101,24 +101,24 @@ impl Node {
     fn ask(&mut self, sidecar: usize) {
         let one = &mut self.sidecars[sidecar];
         if one.round >= ROUNDS_MAX {
-            (one.at, one.stage) = (At::Bringing, Some(Stage::Coming));
+            (one.at, one.stage) = (At::Bringing, Some(CopyStage::Coming));
             return;
         }
-        (one.at, one.stage) = (At::Asking(Vec::new()), Some(Stage::Asking(Vec::new())));
+        (one.at, one.stage) = (At::Asking(Vec::new()), Some(CopyStage::Asking(Vec::new())));
         self.others(sidecar).for_each(|other| self.send(sidecar, other, Message::Ask));
     }
 
     /// `told`.
-    fn decide(&mut self, sidecar: usize, said: &[(PeerKey, Word)]) {
+    fn decide(&mut self, sidecar: usize, said: &[(PeerKey, CopyStatus)]) {
         let ahead = self.sidecars[sidecar].stage.as_ref().map_or(Vec::new(), |stage| stage.ahead().to_vec());
         let next = next(said, &ahead);
         let to = |key: &PeerKey| key.name.to_string()[1..].parse::<usize>().expect("a number");
         let one = &mut self.sidecars[sidecar];
         if next == Next::Bring {
-            (one.at, one.stage) = (At::Bringing, Some(Stage::Coming));
+            (one.at, one.stage) = (At::Bringing, Some(CopyStage::Coming));
             return;
         }
-        one.stage = Some(Stage::Alone);
+        one.stage = Some(CopyStage::Alone);
         let left = std::mem::take(&mut one.borrowers);
         match next {
             Next::Map(holder) => one.at = At::Mapping(to(&holder)),
@@ -142,13 +142,13 @@ impl Node {
     }
 
     /// `word_on`.
-    fn word_on(&mut self, sidecar: usize, from: usize) -> Word {
+    fn word_on(&mut self, sidecar: usize, from: usize) -> CopyStatus {
         let one = &mut self.sidecars[sidecar];
         if one.at == At::Has {
-            return Word::Here;
+            return CopyStatus::Here;
         }
         let me = key(sidecar).name;
-        one.stage.as_mut().map_or(Word::No, |stage| stage.word(&me, &key(from)))
+        one.stage.as_mut().map_or(CopyStatus::No, |stage| stage.word(&me, &key(from)))
     }
 
     fn hear(&mut self, from: usize, sidecar: usize, message: Message) {
@@ -170,8 +170,8 @@ impl Node {
             }
             // `wait_here`.
             Message::Wait => match self.word_on(sidecar, from) {
-                Word::Coming | Word::Asking => self.sidecars[sidecar].borrowers.push(from),
-                word => self.send(sidecar, from, Message::Waited(word == Word::Here)),
+                CopyStatus::Coming | CopyStatus::Asking => self.sidecars[sidecar].borrowers.push(from),
+                word => self.send(sidecar, from, Message::Waited(word == CopyStatus::Here)),
             },
             Message::Waited(true) => self.sidecars[sidecar].at = At::Mapping(from),
             Message::Waited(false) => {

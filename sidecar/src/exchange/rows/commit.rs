@@ -16,7 +16,7 @@ use super::memory::{MutableSet, NewRows, Terms, internal, zeroed};
 use crate::cancel::Cancel;
 use crate::exchange::acquire::Borrowed;
 use crate::exchange::{Caller, Done, Exchange};
-use crate::store::{NoTurn, Wish, turn};
+use crate::store::{AllocRequest, NoTurn, turn};
 
 /// A commit that may be made, as far as can be said before its new rows are here.
 #[derive(Debug)]
@@ -119,8 +119,8 @@ impl Exchange {
     ) -> Result<v1::SetCommitResponse, Failure> {
         terms.check(set)?;
         let (missing, bytes) = (set.missing(rows), set.layout.band_bytes());
-        let wish = Wish { writer: None, purpose: Purpose::Put, bytes, deadline, cancel };
-        let room = self.store.rooms(&vec![bytes; missing.len()], &wish)?;
+        let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes, deadline, cancel };
+        let room = self.store.allocate_all(&vec![bytes; missing.len()], &alloc)?;
         let fresh: Vec<(u64, Landing)> = missing
             .into_iter()
             .zip(&room)

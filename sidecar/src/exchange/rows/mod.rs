@@ -40,7 +40,7 @@ use self::share::{Job, Shares};
 use self::table::Table;
 use super::{Caller, Exchange, Taken, session_required};
 use crate::cancel::Cancel;
-use crate::store::Wish;
+use crate::store::AllocRequest;
 
 /// The mutable sets of this sidecar, and who is at them.
 #[derive(Default)]
@@ -212,8 +212,8 @@ impl Exchange {
             );
             return Err(Failure::new(Reason::TooLarge, what).with("bytes", total));
         }
-        let wish = Wish { writer: None, purpose: Purpose::Put, bytes: total, deadline, cancel };
-        let room = self.store.rooms(&bytes, &wish)?;
+        let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes: total, deadline, cancel };
+        let room = self.store.allocate_all(&bytes, &alloc)?;
         let mut blocks = Vec::with_capacity(leaves.len());
         let mut landings = Vec::with_capacity(leaves.len());
         for (leaf, block) in leaves.iter().filter_map(|leaf| set.layout.leaves().get(*leaf)).zip(room) {

@@ -54,23 +54,23 @@ fn peer() -> PeerKey {
 /// Blocks of one row each that nobody else has now.
 fn fill(exchange: &Exchange, rows: u64) -> Vec<Block> {
     let cancel = Cancel::default();
-    let wish = Wish {
+    let alloc = AllocRequest {
         writer: None,
         purpose: Purpose::Put,
         bytes: ROW,
         deadline: Instant::now() + MINUTE,
         cancel: &cancel,
     };
-    (0..rows).map(|_| exchange.store.room(&wish).unwrap()).collect()
+    (0..rows).map(|_| exchange.store.allocate(&alloc).unwrap()).collect()
 }
 
 /// Rows that can be had at once, one block each.
 fn free_rows(exchange: &Exchange) -> u64 {
     let cancel = Cancel::default();
     let deadline = Instant::now();
-    let wish = Wish { writer: None, purpose: Purpose::Put, bytes: ROW, deadline, cancel: &cancel };
+    let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes: ROW, deadline, cancel: &cancel };
     let mut blocks = Vec::new();
-    while let Ok(block) = exchange.store.room(&wish) {
+    while let Ok(block) = exchange.store.allocate(&alloc) {
         blocks.push(block);
     }
     blocks.len() as u64
@@ -81,8 +81,8 @@ fn thin(exchange: &Exchange, rows: u64) -> (Taken, v1::SetPart) {
     let layout = Layout::contiguous(DType::U8, Shape::new(&[rows]).unwrap()).unwrap();
     let cancel = Cancel::default();
     let deadline = Instant::now() + MINUTE;
-    let wish = Wish { writer: None, purpose: Purpose::Put, bytes: rows, deadline, cancel: &cancel };
-    let block = exchange.store.room(&wish).unwrap();
+    let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes: rows, deadline, cancel: &cancel };
+    let block = exchange.store.allocate(&alloc).unwrap();
     let taken = exchange.store.pack_in(OWN, Descriptor::host(layout), block).unwrap();
     let part = v1::SetPart { key: "thin".to_owned(), reference: taken.tensor.reference.encode() };
     (taken, part)
@@ -110,7 +110,7 @@ fn a_peer_whose_reads_wait_for_room_leaves_workers_to_others() {
     assert!(told.try_recv().is_err(), "all of them wait");
     drop(held);
     for _ in 0..calls {
-        exchange.store.stir();
+        exchange.store.notify();
         let answer = told.recv_timeout(MINUTE).unwrap().unwrap();
         let Some(v1::set_answer::Kind::Packed(packed)) = answer.kind else { panic!("no rows") };
         for reference in packed.references {
@@ -192,7 +192,7 @@ fn two_commits_that_fit_alone_and_not_together_do_not_wait_for_each_other() {
     until("one of them is in line", || exchange.store.waiting() > 0);
     drop(held);
     // No keeper does it here.
-    exchange.store.stir();
+    exchange.store.notify();
     let outcomes = told.map(|told| told.recv_timeout(MINUTE).unwrap());
     let refused: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
     assert!(refused.len() == 1 && refused[0].reason == Reason::ArenaFull, "{outcomes:?}");

@@ -33,7 +33,7 @@ use super::lookup::There;
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::{Done, Exchange};
 use crate::metrics::label::StagingEnd;
-use crate::store::{OWN, Wish, no_gpu_process, whole};
+use crate::store::{AllocRequest, OWN, no_gpu_process, whole};
 
 /// Tensors that are copied out or wait for that, and readers of each. A reader takes a kilobyte.
 const LIMITS: Limits = Limits { orders: 1_024, readers: 4_096 };
@@ -89,7 +89,8 @@ impl Exchange {
             let gone = Failure::new(Reason::Cancelled, "the session has ended");
             return self.no_room(given, gone);
         };
-        if let Some(block) = self.store.room_now(Writer::Session(session.0), Purpose::Pull, wanted.bytes) {
+        if let Some(block) = self.store.allocate_now(Writer::Session(session.0), Purpose::Pull, wanted.bytes)
+        {
             return self.order(given, block);
         }
         let (after, cancel) = (Arc::clone(self), given.cancel.clone());
@@ -101,7 +102,13 @@ impl Exchange {
             // Before its readers give up, so that they hear that it was room that was missing.
             let deadline = wanted.until.checked_sub(TOLD_BEFORE).unwrap_or(wanted.until);
             let (purpose, bytes) = (Purpose::Pull, wanted.bytes);
-            exchange.store.room(&Wish { writer: Some(&link), purpose, bytes, deadline, cancel: &cancel })
+            exchange.store.allocate(&AllocRequest {
+                writer: Some(&link),
+                purpose,
+                bytes,
+                deadline,
+                cancel: &cancel,
+            })
         });
     }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::world::{World, all, get, named, unname};
 use crate::exchange::Caller;
+use crate::output_budget::OutputBudget;
 use crate::session::{Around, SessionLink};
-use crate::unread::Unread;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, SessionId};
 
@@ -21,7 +21,7 @@ fn begin(world: &World, id: u64) -> (Caller, Arc<SessionLink>, UnixStream) {
         client: "test".into(),
         version: tensorlane_proto::frame::SESSION_VERSION,
         workers: crate::workers::Workers::default(),
-        unread: &Unread::new(1 << 20),
+        unread: &OutputBudget::new(1 << 20),
         metrics: Arc::clone(&world.metrics),
         map_deadline: Duration::from_secs(20),
     };

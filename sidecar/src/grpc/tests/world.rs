@@ -22,9 +22,9 @@ use super::super::{GrpcServer, GrpcSettings};
 use crate::clock::Clock;
 use crate::exchange::{Exchange, ExchangeSettings};
 use crate::metrics::Metrics;
+use crate::output_budget::OutputBudget;
 use crate::store::{Keeper, Me, Store, StoreSettings};
 use crate::threads::Threads;
-use crate::unread::Unread;
 use crate::workers::Workers;
 
 pub(super) const ARENA_BYTES: u64 = 32 << 20;
@@ -36,7 +36,7 @@ pub(super) type Client = TensorlaneClient<Channel>;
 pub(super) struct World {
     pub(super) exchange: Arc<Exchange>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) unread: Unread,
+    pub(super) unread: OutputBudget,
     pub(super) address: Option<std::net::SocketAddr>,
     pub(super) socket: PathBuf,
     arena: Arc<Arena>,
@@ -91,7 +91,7 @@ impl World {
             fanout: crate::exchange::FanoutSettings::default(),
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
-        let unread = Unread::new(shape.unread_max);
+        let unread = OutputBudget::new(shape.unread_max);
         let socket = directory.path().join("grpc.sock");
         let settings = GrpcSettings {
             socket: socket.clone(),
@@ -231,7 +231,7 @@ fn store(ticket_ttl: Duration) -> (Arc<Arena>, Arc<Store>) {
     let tells = Arc::clone(&told);
     let on_room = Arc::new(move || {
         if let Some(store) = tells.get().and_then(Weak::upgrade) {
-            store.stir();
+            store.notify();
         }
     });
     let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(ARENA_BYTES) };

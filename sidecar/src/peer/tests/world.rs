@@ -19,6 +19,7 @@ use tensorlane_proto::{
 use super::keys;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
+use crate::output_budget::OutputBudget;
 use crate::peer::{
     Asked, AskedLoan, CameSmall, Counters, Found, Holders, Known, KnownPeer, LanesConfig, LostHolder,
     MapFailed, MapOrder, Mapped, Me, NodeConfig, PartialTensor, Paths, PeerKey, Peers, PeersConfig,
@@ -27,7 +28,6 @@ use crate::peer::{
 };
 use crate::sums::Sums;
 use crate::threads::Threads;
-use crate::unread::Unread;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -489,7 +489,7 @@ impl<'a> Start<'a> {
             version: self.version,
             node,
             peers_max: self.peers_max,
-            unread: Unread::new(self.unread),
+            unread: OutputBudget::new(self.unread),
             resolver: self.resolver.unwrap_or_else(|| Resolver::new(self.threads.clone())),
             threads: self.threads,
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())

@@ -13,8 +13,8 @@ use tensorlane_proto::ledger::SessionId;
 use super::*;
 use crate::exchange::alone::{MINUTE, alone};
 use crate::metrics::label::Outcome;
+use crate::output_budget::OutputBudget;
 use crate::session::link::Around;
-use crate::unread::Unread;
 
 const TENSOR: u64 = 4096;
 
@@ -40,7 +40,7 @@ impl Scene {
         let (exchange, workers, metrics) = alone();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (read_end, write_end) = passing::pipe().unwrap();
-        let unread = &Unread::new(1 << 20);
+        let unread = &OutputBudget::new(1 << 20);
         let client = "test".into();
         let around =
             Around { client, version: SESSION_VERSION, workers, unread, metrics, map_deadline: MINUTE };

@@ -14,9 +14,9 @@ use tensorlane_proto::ledger::Limits;
 use super::*;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::output_budget::OutputBudget;
 use crate::session::{Around, SessionLink};
 use crate::store::{Me, StoreSettings};
-use crate::unread::Unread;
 use crate::workers::Workers;
 
 const SEGMENT: u64 = 1 << 20;
@@ -58,7 +58,7 @@ impl Scene {
         let store = Store::new(me, settings, arena(4 * SEGMENT), Clock::start());
         let (ours, client) = UnixStream::pair().unwrap();
         let (write_end, events) = UnixStream::pair().unwrap();
-        let (workers, unread) = (Workers::default(), &Unread::new(1 << 20));
+        let (workers, unread) = (Workers::default(), &OutputBudget::new(1 << 20));
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
         let around =
             Around { client: "test".into(), version, workers, unread, metrics, map_deadline: minute };

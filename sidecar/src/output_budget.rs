@@ -33,11 +33,11 @@ const DROPS_WITHIN_SPENT: Duration = Duration::from_secs(1);
 
 /// The budget of the process; clones are the same one.
 #[derive(Clone)]
-pub struct Unread(Arc<Mutex<Shared>>);
+pub struct OutputBudget(Arc<Mutex<Shared>>);
 
 /// Part of the budget that one connection has; dropping it gives it back.
-pub struct Account {
-    budget: Unread,
+pub struct OutputShare {
+    budget: OutputBudget,
     number: u64,
 }
 
@@ -69,7 +69,7 @@ enum Close {
 }
 
 struct Shared {
-    books: Books,
+    totals: Totals,
     /// Time until which nobody is asked again.
     rests: Option<Instant>,
     next: u64,
@@ -78,7 +78,7 @@ struct Shared {
 
 /// Bytes that wait for each connection, with their sum and its limit.
 #[derive(Debug)]
-struct Books {
+struct Totals {
     limit: i64,
     total: i64,
     /// Bytes of streams that were told to go and have not dropped them. Not in the sum.
@@ -87,49 +87,49 @@ struct Books {
     of: HashMap<u64, i64>,
 }
 
-// === impl Unread ===
+// === impl OutputBudget ===
 
-impl Unread {
+impl OutputBudget {
     /// A budget of `limit` bytes. Costs as much memory, when it is spent.
     pub fn new(limit: u64) -> Self {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let books = Books { limit, total: 0, told: 0, of: HashMap::new() };
-        Self(Arc::new(Mutex::new(Shared { books, rests: None, next: 0, close: HashMap::new() })))
+        let totals = Totals { limit, total: 0, told: 0, of: HashMap::new() };
+        Self(Arc::new(Mutex::new(Shared { totals, rests: None, next: 0, close: HashMap::new() })))
     }
 
     /// A part for one connection. `close` is called at most once, on whatever thread spent the budget, and must wait for
     /// nothing.
-    pub fn open(&self, close: impl Fn() + Send + Sync + 'static) -> Account {
+    pub fn open(&self, close: impl Fn() + Send + Sync + 'static) -> OutputShare {
         self.enter(Close::Whole(Arc::new(close)))
     }
 
     /// A part for one connection of many streams. `end` ends one of those that it is asked for, takes its bytes out of the
     /// account, or has them counted apart, and tells whether there was one. Called on whatever thread spent the budget; must wait for nothing.
-    pub fn open_streams(&self, end: impl Fn(Going) -> bool + Send + Sync + 'static) -> Account {
+    pub fn open_streams(&self, end: impl Fn(Going) -> bool + Send + Sync + 'static) -> OutputShare {
         self.enter(Close::Stream(Arc::new(end)))
     }
 
-    fn enter(&self, close: Close) -> Account {
+    fn enter(&self, close: Close) -> OutputShare {
         let mut shared = self.0.lock();
         let number = shared.next;
         shared.next += 1;
-        shared.books.of.insert(number, 0);
+        shared.totals.of.insert(number, 0);
         shared.close.insert(number, close);
-        Account { budget: self.clone(), number }
+        OutputShare { budget: self.clone(), number }
     }
 
     /// Bytes that wait now, of those that were not closed for it.
     pub fn bytes(&self) -> u64 {
-        u64::try_from(self.0.lock().books.total).unwrap_or(0)
+        u64::try_from(self.0.lock().totals.total).unwrap_or(0)
     }
 
     /// Lets go of as much as it takes. Nobody is called under the lock.
-    fn relieve(&self) {
+    fn reclaim(&self) {
         let mut is_freed = self.end_told();
         for going in [Going::Still, Going::Begun, Going::Unheard] {
             let streams = self.0.lock().streams();
             for end in streams {
-                while self.0.lock().books.is_over() && end(going) {
+                while self.0.lock().totals.is_over() && end(going) {
                     is_freed = true;
                 }
             }
@@ -152,7 +152,7 @@ impl Unread {
     fn end_told(&self) -> bool {
         let (within, streams) = {
             let shared = self.0.lock();
-            let Some(within) = shared.books.drops_within() else { return false };
+            let Some(within) = shared.totals.drops_within() else { return false };
             (within, shared.all_streams())
         };
         let ended = streams.into_iter().filter(|end| end(Going::Told(within))).count();
@@ -160,15 +160,15 @@ impl Unread {
     }
 }
 
-impl fmt::Debug for Unread {
+impl fmt::Debug for OutputBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.lock().books.fmt(f)
+        self.0.lock().totals.fmt(f)
     }
 }
 
-// === impl Account ===
+// === impl OutputShare ===
 
-impl Account {
+impl OutputShare {
     /// So many more bytes wait.
     pub fn add(&self, bytes: usize) {
         self.change(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -182,30 +182,30 @@ impl Account {
     /// So many of its bytes are of a stream that was told to go: they are counted apart until it drops them.
     pub fn tell(&self, bytes: usize) {
         self.take(bytes);
-        self.budget.0.lock().books.tell(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.budget.0.lock().totals.tell(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// So many bytes were dropped of a stream that was told to go.
     pub fn drop_told(&self, bytes: usize) {
-        self.budget.0.lock().books.tell(-i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.budget.0.lock().totals.tell(-i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     fn change(&self, delta: i64) {
         let has_to_go = {
             let mut shared = self.budget.0.lock();
-            shared.books.change(self.number, delta) && delta > 0 && shared.has_to_go()
+            shared.totals.change(self.number, delta) && delta > 0 && shared.has_to_go()
         };
         if has_to_go {
-            self.budget.relieve();
+            self.budget.reclaim();
         }
     }
 }
 
-impl Drop for Account {
+impl Drop for OutputShare {
     fn drop(&mut self) {
         let close = {
             let mut shared = self.budget.0.lock();
-            shared.books.remove(self.number);
+            shared.totals.remove(self.number);
             shared.close.remove(&self.number)
         };
         drop(close);
@@ -229,9 +229,9 @@ impl Close {
 impl Shared {
     /// Returns whether somebody may have to go, and is to be asked now.
     fn has_to_go(&self) -> bool {
-        let books = &self.books;
-        let is_some = books.is_over() || books.drops_within().is_some();
-        is_some && (books.is_far_over() || self.rests.is_none_or(|until| Instant::now() >= until))
+        let totals = &self.totals;
+        let is_some = totals.is_over() || totals.drops_within().is_some();
+        is_some && (totals.is_far_over() || self.rests.is_none_or(|until| Instant::now() >= until))
     }
 
     /// Connections of many streams.
@@ -241,10 +241,10 @@ impl Shared {
 
     /// Connections of many streams that have bytes while the budget is spent, the one with the most first.
     fn streams(&self) -> Vec<End> {
-        if !self.books.is_over() {
+        if !self.totals.is_over() {
             return Vec::new();
         }
-        let mut order: Vec<(Reverse<i64>, u64)> = self.books.with_bytes().collect();
+        let mut order: Vec<(Reverse<i64>, u64)> = self.totals.with_bytes().collect();
         order.sort_unstable();
         order.into_iter().filter_map(|(_, who)| self.close.get(&who)?.stream()).collect()
     }
@@ -252,30 +252,30 @@ impl Shared {
     /// The connection with the most, while the budget is spent. One that is closed is not counted from then on. Below twice the
     /// budget none is closed where those that can be have a smaller part of it than streams that move.
     fn close_most(&mut self) -> Option<Close> {
-        let (_, most) = self.books.with_bytes().min().filter(|_| self.books.is_over())?;
+        let (_, most) = self.totals.with_bytes().min().filter(|_| self.totals.is_over())?;
         match self.close.get(&most)? {
             Close::Whole(_) => {
-                if !self.books.is_far_over() && !self.books.is_most(self.whole_bytes()) {
+                if !self.totals.is_far_over() && !self.totals.is_most(self.whole_bytes()) {
                     return None;
                 }
-                self.books.remove(most);
+                self.totals.remove(most);
                 self.close.remove(&most)
             }
-            streams @ Close::Stream(_) => self.books.is_far_over().then(|| streams.clone()),
+            streams @ Close::Stream(_) => self.totals.is_far_over().then(|| streams.clone()),
         }
     }
 
     /// Bytes of all connections that are closed whole.
     fn whole_bytes(&self) -> i64 {
         let is_whole = |who: &u64| matches!(self.close.get(who), Some(Close::Whole(_)));
-        let whole = self.books.with_bytes().filter(|(_, who)| is_whole(who));
+        let whole = self.totals.with_bytes().filter(|(_, who)| is_whole(who));
         whole.fold(0, |sum: i64, (Reverse(bytes), _)| sum.saturating_add(bytes))
     }
 }
 
-// === impl Books ===
+// === impl Totals ===
 
-impl Books {
+impl Totals {
     /// Counts. Tells whether the connection is counted at all.
     fn change(&mut self, who: u64, delta: i64) -> bool {
         let Some(bytes) = self.of.get_mut(&who) else { return false };
@@ -326,8 +326,8 @@ mod tests {
     use super::*;
 
     /// Budget with connections that count how often they were closed.
-    fn counted(limit: u64, connections: usize) -> (Unread, Vec<(Account, Arc<AtomicU32>)>) {
-        let budget = Unread::new(limit);
+    fn counted(limit: u64, connections: usize) -> (OutputBudget, Vec<(OutputShare, Arc<AtomicU32>)>) {
+        let budget = OutputBudget::new(limit);
         let one = || {
             let closed = Arc::new(AtomicU32::new(0));
             let count = Arc::clone(&closed);
@@ -337,7 +337,7 @@ mod tests {
         (budget, all)
     }
 
-    fn closed(all: &[(Account, Arc<AtomicU32>)]) -> Vec<u32> {
+    fn closed(all: &[(OutputShare, Arc<AtomicU32>)]) -> Vec<u32> {
         all.iter().map(|(_, closed)| closed.load(Ordering::Relaxed)).collect()
     }
 
@@ -387,9 +387,9 @@ mod tests {
     }
 
     /// A connection of many streams, each of ten bytes; those that stand still, have begun, and move. None is told to go and stays.
-    fn streams(budget: &Unread, counts: [usize; 3]) -> (Arc<Account>, Arc<Mutex<[usize; 3]>>) {
+    fn streams(budget: &OutputBudget, counts: [usize; 3]) -> (Arc<OutputShare>, Arc<Mutex<[usize; 3]>>) {
         let left = Arc::new(Mutex::new(counts));
-        let (kept, account) = (Arc::clone(&left), Arc::new(Mutex::new(None::<Arc<Account>>)));
+        let (kept, account) = (Arc::clone(&left), Arc::new(Mutex::new(None::<Arc<OutputShare>>)));
         let own = Arc::clone(&account);
         let opened = Arc::new(budget.open_streams(move |going| {
             let mut left = kept.lock();
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn streams_that_all_move_are_ended_only_beyond_twice_the_budget() {
-        let budget = Unread::new(100);
+        let budget = OutputBudget::new(100);
         let (account, left) = streams(&budget, [0, 0, 20]);
         assert_eq!((*left.lock(), budget.bytes()), ([0, 0, 20], 200));
         account.add(10);
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn bytes_of_streams_that_were_told_to_go_are_counted_apart_and_shorten_their_time() {
-        let budget = Unread::new(100);
+        let budget = OutputBudget::new(100);
         let asked = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&asked);
         let account = budget.open_streams(move |going| {
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn nobody_is_asked_again_at_once_where_nothing_was_freed_but_beyond_twice_the_budget() {
-        let budget = Unread::new(100);
+        let budget = OutputBudget::new(100);
         let asked = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&asked);
         let account = budget.open_streams(move |going| {

@@ -1,15 +1,15 @@
-//! Room: from a wish for bytes to a block, at once where it can be, else waiting in line for it.
+//! Allocation: from a request for bytes to a block, at once if there is room, else after a wait in a queue.
 //!
 //! ```text
-//!   wish --> the owner's own segments ------------------------------------------> block
+//!   request --> the owner's own segments ------------------------------------------> block
 //!     |
-//!     '--> line --> in front: a new segment fits? --yes--> leave the line, populate, (writer maps), seal --> block
-//!                     |  ^                       '--no---> drop idle copies, take idle segments back
-//!                     v  |                                  nothing there: wait for room, the deadline or a cancel
+//!     '--> queue --> in front: a new segment fits? --yes--> leave the queue, populate, (writer maps), seal --> block
+//!                     |  ^                        '--no---> drop idle copies, take idle segments back
+//!                     v  |                                   nothing there: wait for room, the deadline or a cancel
 //!                    room came about
 //! ```
 //!
-//! Puts and pulls stand in lines of their own: a tenth of the arena is for pulls only, so that two full peers never wait
+//! Puts and pulls have a queue each: a tenth of the arena is for pulls only, so that two full peers never wait
 //! for each other.
 
 use std::error::Error;
@@ -21,8 +21,8 @@ use tensorlane_memory::{AdoptError, Block, Grant, NoRoom, Owner, Purpose};
 use tensorlane_proto::failure::{Failure, Reason};
 
 use super::Store;
-use super::line::{Line, Waited};
 use super::refusals::{arena_full, never_fits};
+use super::wait_queue::{WaitEnd, WaitQueue};
 use crate::cancel::Cancel;
 use crate::gate;
 use crate::no_descriptor::no_descriptor;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const HOLDERS_TOLD: usize = 5;
 
 /// Bytes that somebody wants, and for how long.
-pub struct Wish<'a> {
+pub struct AllocRequest<'a> {
     /// The session that will write them itself, or none where the sidecar does.
     pub writer: Option<&'a Arc<SessionLink>>,
     /// Purpose of the bytes: they come from here or from another peer.
@@ -56,16 +56,16 @@ pub(crate) enum NoTurn {
     Cancelled,
 }
 
-/// Next thing to do about a wish.
+/// Next thing to do about a request.
 enum Next {
     Have(Block),
     Populate(Grant),
     Wait,
 }
 
-// === impl Wish ===
+// === impl AllocRequest ===
 
-impl Wish<'_> {
+impl AllocRequest<'_> {
     fn owner(&self) -> Owner {
         self.writer.map_or(Owner::Sidecar, |link| Owner::Session(link.id().0))
     }
@@ -75,34 +75,34 @@ impl Wish<'_> {
 
 impl Store {
     /// A block, if one is there right now. Never waits.
-    pub fn room_now(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Option<Block> {
+    pub fn allocate_now(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Option<Block> {
         // Those who wait for the sidecar's segments came first.
-        if owner == Owner::Sidecar && !self.line(purpose).is_empty() && bytes > 0 {
+        if owner == Owner::Sidecar && !self.queue(purpose).is_empty() && bytes > 0 {
             return None;
         }
         self.arena.allocate(owner, purpose, bytes).ok()
     }
 
     /// A block; waits for it in line until the deadline. Blocks: for workers.
-    pub fn room(&self, wish: &Wish<'_>) -> Result<Block, Failure> {
-        if let Some(block) = self.room_now(wish.owner(), wish.purpose, wish.bytes) {
+    pub fn allocate(&self, request: &AllocRequest<'_>) -> Result<Block, Failure> {
+        if let Some(block) = self.allocate_now(request.owner(), request.purpose, request.bytes) {
             return Ok(block);
         }
-        let mut place = self.line(wish.purpose).enter(wish.cancel);
+        let mut slot = self.queue(request.purpose).enter(request.cancel);
         let grant = loop {
-            match self.next(wish, place.is_front())? {
+            match self.next(request, slot.is_front())? {
                 Next::Have(block) => return Ok(block),
                 Next::Populate(grant) => break grant,
-                Next::Wait => match place.wait(wish.deadline, wish.cancel) {
-                    Waited::Stirred => {}
-                    Waited::TooLate => return Err(self.too_late(wish, place.is_front())),
-                    Waited::Cancelled => return Err(cancelled()),
+                Next::Wait => match slot.wait(request.deadline, request.cancel) {
+                    WaitEnd::Notified => {}
+                    WaitEnd::TooLate => return Err(self.too_late(request, slot.is_front())),
+                    WaitEnd::Cancelled => return Err(cancelled()),
                 },
             }
         };
         // Populating takes a while, and the room is booked: let the next one look.
-        drop(place);
-        self.grow(wish, grant)
+        drop(slot);
+        self.grow(request, grant)
     }
 
     /// Several blocks, all or none. Of those that have to wait for some of them one caller holds others meanwhile, and the rest
@@ -110,33 +110,35 @@ impl Store {
     ///
     /// # Errors
     /// As of one block; those that were had are given back.
-    pub fn rooms(&self, sizes: &[u64], wish: &Wish<'_>) -> Result<Vec<Block>, Failure> {
+    pub fn allocate_all(&self, sizes: &[u64], request: &AllocRequest<'_>) -> Result<Vec<Block>, Failure> {
         let (total, most) =
             (sizes.iter().fold(0, |sum: u64, one| sum.saturating_add(*one)), self.arena.usage().total);
         if total > most {
             return Err(never_fits(total, most));
         }
-        let now = |bytes: &u64| self.room_now(wish.owner(), wish.purpose, *bytes);
+        let now = |bytes: &u64| self.allocate_now(request.owner(), request.purpose, *bytes);
         if let Some(blocks) = sizes.iter().map(now).collect() {
             return Ok(blocks);
         }
-        let _turn = match turn(&self.several, wish.deadline, wish.cancel) {
+        let _turn = match turn(&self.several, request.deadline, request.cancel) {
             Ok(turn) => turn,
             Err(NoTurn::Cancelled) => return Err(cancelled()),
-            Err(NoTurn::TooLate) => return Err(self.too_late(&Wish { bytes: total, ..*wish }, false)),
+            Err(NoTurn::TooLate) => {
+                return Err(self.too_late(&AllocRequest { bytes: total, ..*request }, false));
+            }
         };
-        sizes.iter().map(|bytes| self.room(&Wish { bytes: *bytes, ..*wish })).collect()
+        sizes.iter().map(|bytes| self.allocate(&AllocRequest { bytes: *bytes, ..*request })).collect()
     }
 
-    fn next(&self, wish: &Wish<'_>, front: bool) -> Result<Next, Failure> {
+    fn next(&self, request: &AllocRequest<'_>, front: bool) -> Result<Next, Failure> {
         loop {
             if self.closed.is_cancelled() {
                 return Err(gate::draining());
             }
             // Room in a session's own segments is nobody else's, so it need not wait for its turn.
-            let own = wish.writer.is_some();
+            let own = request.writer.is_some();
             let no_room = match front || own {
-                true => match self.arena.allocate(wish.owner(), wish.purpose, wish.bytes) {
+                true => match self.arena.allocate(request.owner(), request.purpose, request.bytes) {
                     Ok(block) => return Ok(Next::Have(block)),
                     Err(no_room) => no_room,
                 },
@@ -146,21 +148,21 @@ impl Store {
                 NoRoom::Never { asked, most } => return Err(never_fits(asked, most)),
                 NoRoom::Stopped => return Err(gate::draining()),
                 NoRoom::Grow | NoRoom::Full(_) if !front => return Ok(Next::Wait),
-                NoRoom::Grow => match self.arena.admit(wish.owner(), wish.purpose, wish.bytes) {
+                NoRoom::Grow => match self.arena.admit(request.owner(), request.purpose, request.bytes) {
                     Ok(grant) => return Ok(Next::Populate(grant)),
                     Err(NoRoom::Never { asked, most }) => return Err(never_fits(asked, most)),
                     Err(NoRoom::Stopped) => return Err(gate::draining()),
-                    Err(_) if self.relieve(wish.bytes) => {}
+                    Err(_) if self.reclaim(request.bytes) => {}
                     Err(_) => return Ok(Next::Wait),
                 },
-                NoRoom::Full(_) if self.relieve(wish.bytes) => {}
+                NoRoom::Full(_) if self.reclaim(request.bytes) => {}
                 NoRoom::Full(_) => return Ok(Next::Wait),
             }
         }
     }
 
     /// Makes the booked segment, lets its writer map it, seals it, and takes the block that it was booked for.
-    fn grow(&self, wish: &Wish<'_>, grant: Grant) -> Result<Block, Failure> {
+    fn grow(&self, request: &AllocRequest<'_>, grant: Grant) -> Result<Block, Failure> {
         let bytes = grant.bytes();
         let fresh = grant.populate().map_err(|error| {
             let cause = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
@@ -171,13 +173,13 @@ impl Store {
                 ),
             )
         })?;
-        if let Some(link) = wish.writer {
+        if let Some(link) = request.writer {
             let segment = fresh.segment_id();
             let memory = fresh.writer_fd().map_err(|e| no_descriptor(&e))?;
             let witness = self.arena.witness(segment, link.id().0).map_err(|e| no_descriptor(&e))?;
             link.map_writable(segment, fresh.bytes(), memory, witness)?;
         }
-        self.arena.adopt_for(fresh, wish.bytes).map_err(|error| match error {
+        self.arena.adopt_for(fresh, request.bytes).map_err(|error| match error {
             AdoptError::OwnerGone { .. } => cancelled(),
             AdoptError::Segment(error) => {
                 Failure::new(Reason::Internal, format!("a segment could not be sealed: {error}"))
@@ -190,7 +192,7 @@ impl Store {
 
     /// Gives back what nobody needs. True when there is more room already; bytes that clients were asked to let go of
     /// come back by themselves, and stir the line.
-    pub(super) fn relieve(&self, bytes: u64) -> bool {
+    pub(super) fn reclaim(&self, bytes: u64) -> bool {
         if self.evict(bytes) {
             return true;
         }
@@ -205,16 +207,16 @@ impl Store {
         after.free > before.free
     }
 
-    fn line(&self, purpose: Purpose) -> &Line {
+    fn queue(&self, purpose: Purpose) -> &WaitQueue {
         match purpose {
             Purpose::Put => &self.puts,
             Purpose::Pull => &self.pulls,
         }
     }
 
-    fn too_late(&self, wish: &Wish<'_>, front: bool) -> Failure {
-        let room = self.arena.room(wish.owner(), wish.purpose);
-        arena_full(wish.bytes, &room, front, &self.holdings(HOLDERS_TOLD)).with("waiting", self.waiting())
+    fn too_late(&self, request: &AllocRequest<'_>, front: bool) -> Failure {
+        let room = self.arena.room(request.owner(), request.purpose);
+        arena_full(request.bytes, &room, front, &self.holdings(HOLDERS_TOLD)).with("waiting", self.waiting())
     }
 }
 
