@@ -97,7 +97,7 @@ impl WatchOptions {
         Self { from: Some(revision), ..self }
     }
 
-    /// Watches names of this peer. Sidecars of this release tell those of their own peer alone, and say UNSUPPORTED for another.
+    /// Watches the names of this peer. One of an earlier release tells its names to its own clients only, and UNSUPPORTED is said.
     #[must_use]
     pub fn peer(self, peer: PeerName) -> Self {
         Self { peer: Some(peer), ..self }
@@ -144,7 +144,7 @@ impl Watch {
     /// # Errors
     /// DEADLINE_EXCEEDED where there is none in time. WATCH_CUT where changes are forgotten that were not told: the next call begins
     /// anew, with the names that there are. INVALID_ARGUMENT for a prefix that is longer than a name or a revision that this sidecar has
-    /// not told; UNSUPPORTED with an older sidecar or for another peer; a lost session, after which the next call connects anew.
+    /// not told; UNSUPPORTED with an older sidecar or of a peer with one; PEER_UNKNOWN and PEER_UNREACHABLE; a lost session, after which the next call connects anew.
     pub fn next(&mut self, timeout: Timeout) -> Result<WatchEvent> {
         let began = Instant::now();
         let after = match timeout {

@@ -44,8 +44,10 @@ pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
 /// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too, since 8 channels are read and there are
-/// calls about mutable sets, since 9 there are pipes.
-pub const PEER_VERSION: u32 = 9;
+/// calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched.
+pub const PEER_VERSION: u32 = 10;
+/// The first version of the peer protocol that has [`PeerKind::Redeem`] and [`PeerKind::Watch`].
+pub const QUESTIONS_SINCE: u32 = 10;
 /// The first version of the peer protocol that has [`PeerKind::ChannelAttach`].
 pub const PEER_CHANNELS_SINCE: u32 = 8;
 /// Most bytes of a message of a channel in one frame between peers. A frame that comes in between waits for two of these at most.
@@ -410,6 +412,10 @@ kinds! {
         PipeCall = 20,
         /// `SetCall` / `SetAnswer`, since version 8.
         SetCall = 21,
+        /// `PeerRedeem` / `PeerRedeemed`, since version 10. The lease ends with `PullDone`.
+        Redeem = 23,
+        /// `WatchRequest` / `WatchResponse`, since version 10.
+        Watch = 24,
     }
 }
 

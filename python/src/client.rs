@@ -191,6 +191,29 @@ impl Core {
         results.map(one).collect()
     }
 
+    /// Makes a ticket for a tensor of this peer.
+    fn ticket(&self, py: Python<'_>, target: Wanted, ttl: Option<f64>, uses: u32) -> PyResult<String> {
+        let target = target.target(py)?;
+        let ttl = ttl.map(|ttl| seconds(py, ttl)).transpose()?;
+        self.call(py, |client| client.ticket(target, ttl, uses))
+    }
+
+    /// Turns a ticket into a leased and mapped tensor.
+    #[pyo3(signature = (ticket, deadline, cancel))]
+    fn redeem(
+        &self,
+        py: Python<'_>,
+        ticket: &str,
+        deadline: Option<f64>,
+        cancel: Option<&Cancel>,
+    ) -> PyResult<Acquired> {
+        let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?.unwrap_or(self.deadline);
+        let client = self.client(py)?.with_deadline(deadline);
+        let client = cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone()));
+        let redeemed = py.detach(|| called(|| client.redeem(ticket, None)));
+        redeemed.map(Acquired::new).map_err(|error| errors::raise(py, &error))
+    }
+
     /// Makes a tree of tensors the next version of a name: its number and the reference of its manifest.
     #[pyo3(signature = (name, nodes, keep, expects, deadline))]
     fn publish(

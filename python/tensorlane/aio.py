@@ -103,6 +103,8 @@ class AsyncClient:
     publish = _call("put", blocking.Client.publish)
     get = _call("get", blocking.Client.get, withdrawn=True)
     get_many = _call("get", blocking.Client.get_many, withdrawn=True)
+    redeem = _call("get", blocking.Client.redeem, withdrawn=True)
+    ticket = _call("short", blocking.Client.ticket)
     get_file = _call("get", blocking.Client.get_file, withdrawn=True)
     get_set = _call("get", blocking.Client.get_set, withdrawn=True)
     load_into = _call("get", blocking.Client.load_into, withdrawn=True)
@@ -147,7 +149,7 @@ class AsyncClient:
         return AsyncChannelReader(self, await self._run("get", None, make))
 
     def watch(self, prefix: str = "", *, after: str | None = None, peer: str | None = None) -> AsyncWatch:
-        """Watches the names of this peer that begin so, as `tensorlane.Client.watch` does: `async for event in client.watch()`."""
+        """Watches the names of a peer that begin so, as `tensorlane.Client.watch` does: `async for event in client.watch()`."""
         return AsyncWatch(self, self._client.watch(prefix, after=after, peer=peer))
 
     async def listen(self, name: str) -> AsyncListener:

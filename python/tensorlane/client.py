@@ -273,6 +273,14 @@ class Client:
         results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel, None))
         return [leased(acquired) for acquired in results]
 
+    def ticket(self, target: Target, *, uses: int = 1, ttl: float | None = None) -> str:
+        """Makes a ticket for a tensor of this peer: text that keeps it until it was redeemed `uses` times, or `ttl` seconds (60) are over."""
+        return self._core.ticket(_target(target, None), ttl, uses)
+
+    def redeem(self, ticket: str, *, deadline: float | None = None, cancel: Cancel | None = None) -> Tensor:
+        """Turns a ticket of this peer or another one into a tensor, and uses it once."""
+        return leased(self._core.redeem(ticket, deadline, cancel))
+
     def publish(
         self,
         tree: Mapping[str, Any],
@@ -428,7 +436,7 @@ class Client:
         return dict(self._core.names(prefix))
 
     def watch(self, prefix: str = "", *, after: str | None = None, peer: str | None = None) -> Watch:
-        """Watches the names of this peer that begin so: `for event in client.watch("policy")`.
+        """Watches the names of a peer, by default this one, that begin so: `for event in client.watch("policy")`.
 
         First come the names that there are, then each change, once and in order. With `after`, the revision of an earlier watch of
         whichever client, only what has changed since. Sidecars of this release tell names of their own `peer` alone.

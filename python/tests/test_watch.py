@@ -180,3 +180,25 @@ def test_a_task_that_is_cancelled_loses_no_event(sidecar, name):
 
     told = asyncio.run(asyncio.wait_for(work(), 60))
     assert told == [("appeared", f"{name}/{number}") for number in range(3)]
+
+
+def test_names_of_another_peer_are_watched_and_its_tickets_redeemed(clients, name):
+    owner, reader = clients
+    array = np.arange(300_000)
+    watch = reader.watch(f"{name}/", peer=owner.peer)
+    assert short(watch.next(timeout=20)) == ("synced", "")
+    with owner.put(array, f"{name}/a") as stored:
+        assert short(watch.next(timeout=20)) == ("appeared", f"{name}/a")
+        ticket = owner.ticket(stored, uses=2, ttl=60)
+    owner.unname(f"{name}/a")
+    assert short(watch.next(timeout=20)) == ("gone", f"{name}/a")
+    assert (reader.redeem(ticket).numpy() == array).all()
+
+    async def redeemed():
+        async with await tensorlane.aio.connect(reader.directory) as client:
+            return (await client.redeem(ticket)).numpy().copy()
+
+    assert (asyncio.run(redeemed()) == array).all()
+    with pytest.raises(tensorlane.FailedPrecondition) as spent:
+        reader.redeem(ticket)
+    assert spent.value.reason == "TICKET_SPENT"

@@ -4348,6 +4348,20 @@ pub mod peer_pipe_answer {
         Message(super::PipeReadResponse),
     }
 }
+/// Since version 10: turns a ticket of the asked peer into a lease of the asking one. The lease ends with PullDone of the same call, or
+/// with the life of the asker. Asked again on another connection, by the same number, it uses the ticket once.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerRedeem {
+    /// 16 random bytes; a repeat with the same id by another number does not use the ticket twice. Empty: not retried.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub retry_id: ::prost::bytes::Bytes,
+    /// The ticket.
+    #[prost(string, tag = "2")]
+    pub ticket: ::prost::alloc::string::String,
+}
+/// Answers PeerRedeem: the asking peer has a lease of the tensor, and may pull it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerRedeemed {}
 /// Why a reader does not go on from a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

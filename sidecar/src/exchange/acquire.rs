@@ -1,4 +1,4 @@
-//! Acquire, Release, Redeem, Get: tensors are leased, here or after bringing them here.
+//! Acquire, Release, Get: tensors are leased, here or after bringing them here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use tensorlane_proto::wire;
 use super::fetch::Fetch;
 use super::follow::Named;
 use super::gather::Gather;
-use super::retry::redeeming;
 use super::target::Meant;
 use super::transfer::is_of;
 use super::{Caller, Exchange, Taken, session_required};
@@ -262,29 +261,6 @@ impl Exchange {
     /// Ends leases; one result for each id, those still mapped last.
     pub fn release(&self, by: Holder, request: &v1::ReleaseRequest) -> Vec<Result<(), Failure>> {
         self.store.release(by, &request.ids, &request.still_mapped)
-    }
-
-    /// Turns tickets of this peer into leases.
-    pub fn redeem(&self, caller: &Caller, request: v1::RedeemRequest) -> Vec<Result<Taken, Failure>> {
-        request.items.into_iter().map(|item| self.redeem_one(caller, &item)).collect()
-    }
-
-    fn redeem_one(&self, caller: &Caller, item: &v1::RedeemItem) -> Result<Taken, Failure> {
-        let by = caller.holder.ok_or_else(|| session_required("Redeem"))?;
-        let retry = wire::retry(&item.retry_id)?;
-        let (reference, ticket) = super::keep::parse_ticket(&item.ticket)?;
-        if !self.store.is_ours(&reference) {
-            return Err(Failure::new(
-                Reason::Unsupported,
-                format!(
-                    "the ticket is of the peer {}; this release redeems tickets at their own peer only (a get by \
-                     reference works from anywhere while the ticket lives)",
-                    reference.peer()
-                ),
-            ));
-        }
-        self.own(&reference)?;
-        self.store.redeem(ticket, by, retry.map(|id| redeeming(id, item)))
     }
 }
 

@@ -158,7 +158,7 @@ impl Exchange {
         {
             let asked = reference.clone();
             let later = move |here| {
-                reply(answer(vec![found(&asked, if here { CopyStatus::Here } else { CopyStatus::No })]))
+                reply(answer(vec![found(&asked, if here { CopyStatus::Here } else { CopyStatus::No })]));
             };
             let borrower = CopyWaiter { gone, reply: Box::new(later) };
             if let Err((word, borrower)) = self.wait_here(from, reference, borrower) {

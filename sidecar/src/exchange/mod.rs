@@ -25,6 +25,7 @@ mod names;
 mod neighbours;
 mod pipes;
 mod put;
+mod redeem;
 mod retry;
 mod route;
 mod rows;

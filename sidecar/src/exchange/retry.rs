@@ -27,8 +27,8 @@ pub(super) fn storing(
 }
 
 /// A ticket that is redeemed.
-pub(super) fn redeeming(id: RetryId, item: &v1::RedeemItem) -> Retry {
-    Retry { id, asked: digest(&item.ticket) }
+pub(super) fn redeeming(id: RetryId, ticket: &str) -> Retry {
+    Retry { id, asked: digest(ticket) }
 }
 
 fn digest(asked: impl Hash) -> u64 {

@@ -19,7 +19,7 @@ use super::{Exchange, Taken};
 use crate::cancel::Cancel;
 use crate::peer::{
     Asked, AskedLoan, PeerKey, PipeAsker, PipeDone, RelayRequest, RelaySource, Serve, Served, SetDone,
-    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound,
+    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound, WatchDone,
 };
 use crate::store::{Own, Tensor, no_gpu_process};
 
@@ -169,6 +169,14 @@ impl Serve for Exchange {
 
     fn set_call(&self, from: &PeerKey, call: v1::SetCall, gone: Cancel, reply: SetDone) {
         self.answer_set_call(from, call, gone, reply);
+    }
+
+    fn redeem(&self, from: &PeerKey, asked: &v1::PeerRedeem) -> Result<u64, Failure> {
+        self.redeem_for(from, asked)
+    }
+
+    fn watch(&self, from: &PeerKey, asked: v1::WatchRequest, gone: Cancel, reply: WatchDone) {
+        self.watch_for(from, &asked, &gone, reply);
     }
 
     fn pipe_connect(&self, from: &PipeAsker, asked: v1::PeerPipeConnect, gone: Cancel, reply: TellConnected) {

@@ -9,12 +9,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{NoRevision, TensorName};
 use tensorlane_proto::revision::Revision;
 
@@ -22,8 +23,13 @@ use super::describe::{PAGE, PAGE_BYTES_MAX, PAGE_MAX};
 use super::lookup::There;
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::{Caller, Done, Exchange};
+use crate::cancel::Cancel;
 use crate::gate;
+use crate::peer::PeerKey;
 use crate::store::{NameEvent, NameWatch, News};
+
+/// Time that an answer of another peer takes to come, at most.
+const ANSWER: Duration = Duration::from_millis(250);
 
 /// A call that waits for a change.
 struct Watcher {
@@ -52,6 +58,65 @@ impl Exchange {
         request: &v1::WatchRequest,
         done: impl FnOnce(Result<v1::WatchResponse, Failure>) + Send + 'static,
     ) {
+        let there = self.named_peer(&request.peer).map(|peer| peer.filter(|peer| *peer != self.me().peer));
+        match there {
+            Ok(None) => {}
+            Ok(Some(peer)) => return self.watch_there(caller, &peer, request, Box::new(done)),
+            Err(failure) => return done(Err(failure)),
+        }
+        self.watch_here(Owner::Client(caller.holder), &caller.cancel, request, Box::new(done));
+    }
+
+    /// Has names of another peer watched there.
+    fn watch_there(
+        &self,
+        caller: &Caller,
+        peer: &PeerName,
+        request: &v1::WatchRequest,
+        done: Done<v1::WatchResponse>,
+    ) {
+        let peers = match self.peers_or_fail() {
+            Ok(peers) => peers,
+            Err(failure) => return done(Err(failure)),
+        };
+        let until = self.deadline(request.deadline_ms);
+        // The answer that nothing has changed has to come in time, too.
+        let left = until.saturating_duration_since(Instant::now());
+        let told = left.saturating_sub(ANSWER.min(left / 4)).max(Duration::from_millis(1));
+        let deadline_ms = u64::try_from(told.as_millis()).unwrap_or(u64::MAX);
+        let asked = v1::WatchRequest { peer: String::new(), deadline_ms, ..request.clone() };
+        let call = peers.watch(peer, asked, until, done);
+        caller.cancel.on_cancel(Arc::new(move || call.cancel()));
+    }
+
+    /// Tells names of ours to a peer that watches them.
+    pub(super) fn watch_for(
+        &self,
+        from: &PeerKey,
+        request: &v1::WatchRequest,
+        gone: &Cancel,
+        done: Done<v1::WatchResponse>,
+    ) {
+        let Some(exchange) = self.own.upgrade() else { return done(Err(gate::draining())) };
+        let other =
+            self.named_peer(&request.peer).map(|peer| peer.is_some_and(|peer| peer != self.me().peer));
+        match self.may_leave(from, false).and(other) {
+            Ok(false) => exchange.watch_here(Owner::Peer(from.name.clone()), gone, request, done),
+            Ok(true) => done(Err(Failure::new(
+                Reason::InvalidArgument,
+                format!("a peer tells its own names only, here those of {}", self.me().peer),
+            ))),
+            Err(failure) => done(Err(failure)),
+        }
+    }
+
+    fn watch_here(
+        self: &Arc<Self>,
+        owner: Owner,
+        cancel: &Cancel,
+        request: &v1::WatchRequest,
+        done: Done<v1::WatchResponse>,
+    ) {
         let most = match request.page_size {
             0 => PAGE,
             size => size.min(PAGE_MAX),
@@ -63,7 +128,7 @@ impl Exchange {
         let Some(after) = after.filter(|_| request.page_token.is_empty()) else {
             return done(self.names_that_were(request, after, most));
         };
-        let state = State { done: Some(Box::new(done)), entry: None, watch: None };
+        let state = State { done: Some(done), entry: None, watch: None };
         let watcher = Arc::new(Watcher {
             exchange: Arc::clone(self),
             prefix: request.prefix.as_str().into(),
@@ -73,9 +138,9 @@ impl Exchange {
         });
         // First: however short its time is, what is there is told.
         watcher.look();
-        watcher.enter(caller, self.deadline(request.deadline_ms));
+        watcher.enter(owner, self.deadline(request.deadline_ms));
         let leaving = Arc::downgrade(&watcher);
-        caller.cancel.on_cancel(Arc::new(move || {
+        cancel.on_cancel(Arc::new(move || {
             if let Some(watcher) = leaving.upgrade() {
                 watcher.leave();
             }
@@ -91,14 +156,6 @@ impl Exchange {
             return Err(invalid(format!(
                 "a prefix of {bytes} bytes is longer than any name: {most} at most"
             )));
-        }
-        if let Some(peer) = self.named_peer(&request.peer)?.filter(|peer| *peer != self.me().peer) {
-            let me = &self.me().peer;
-            let message = format!(
-                "names are watched at their own peer only, here {me}: watch those of {peer} from a pod of {peer}, or wait for one \
-                 name there with a lookup"
-            );
-            return Err(Failure::new(Reason::Unsupported, message).with("peer", peer));
         }
         if request.after.is_empty() {
             let first = "a page token of a watch comes with its revision; begin without both".to_owned();
@@ -231,7 +288,7 @@ impl Watcher {
     }
 
     /// From now on it is told at its deadline, unless it has its answer.
-    fn enter(self: &Arc<Self>, caller: &Caller, until: Instant) {
+    fn enter(self: &Arc<Self>, owner: Owner, until: Instant) {
         let waits = &self.exchange.waits;
         let entered = {
             let mut state = self.state.lock();
@@ -240,7 +297,7 @@ impl Watcher {
             }
             let bytes = cost(std::iter::empty()) + self.prefix.len() as u64;
             let waiter = Arc::clone(self) as Arc<dyn Waiter>;
-            waits.enter(Owner::Client(caller.holder), bytes, until, waiter).and_then(|entry| {
+            waits.enter(owner, bytes, until, waiter).and_then(|entry| {
                 state.entry = Some(entry);
                 waits.wait(entry, Vec::new(), until)
             })

@@ -274,7 +274,7 @@ impl Tensorlane for Service {
         self.call(Verb::Redeem, request, |exchange, caller, request| async move {
             within(request.items.len())?;
             needs_session(&caller)?;
-            let taken = exchange.redeem(&caller, request);
+            let taken = outcome(|done| exchange.redeem(caller, request, done), drop).await?;
             Ok(v1::RedeemResponse { results: taken.iter().map(acquire_result).collect() })
         })
         .await

@@ -302,6 +302,17 @@ pub trait Serve: Send + Sync {
     fn set_call(&self, _from: &PeerKey, _call: v1::SetCall, _gone: Cancel, reply: super::SetDone) {
         reply(Err(Failure::new(Reason::Unsupported, "this peer keeps no mutable sets")));
     }
+    /// Turns a ticket into a lease of the peer; gives the number of the tensor. Every success is followed by one [`Serve::done`], or by the end of the peer.
+    ///
+    /// # Errors
+    /// What the asker is told.
+    fn redeem(&self, _from: &PeerKey, _asked: &v1::PeerRedeem) -> Result<u64, Failure> {
+        Err(Failure::new(Reason::Unsupported, "this peer redeems no tickets"))
+    }
+    /// Tells names of ours, or changes of them. `gone` and `reply` are as in [`Serve::inquire`].
+    fn watch(&self, _from: &PeerKey, _asked: v1::WatchRequest, _gone: Cancel, reply: super::WatchDone) {
+        reply(Err(Failure::new(Reason::Unsupported, "this peer tells no names")));
+    }
     /// Connects a peer to a listener of ours. `gone` and `reply` are as in [`Serve::inquire`].
     fn pipe_connect(
         &self,

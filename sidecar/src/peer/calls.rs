@@ -36,6 +36,12 @@ pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 /// Takes the answer to a call about a set. Runs on a reader thread: must not block.
 pub type SetDone = Box<dyn FnOnce(Result<v1::SetAnswer, Failure>) + Send>;
 
+/// Takes the lease that a ticket became. Runs on a reader thread: must not block.
+pub type RedeemDone = Box<dyn FnOnce(Result<PullGuard, Failure>) + Send>;
+
+/// Takes names of another peer, or changes of them. Runs on a reader thread: must not block.
+pub type WatchDone = Box<dyn FnOnce(Result<v1::WatchResponse, Failure>) + Send>;
+
 /// Work that is left when a call is over, outside of every lock.
 pub(super) type Finish = Box<dyn FnOnce() + Send>;
 
@@ -175,6 +181,19 @@ pub(super) enum Kind {
         message: Box<v1::SetCall>,
         done: Option<SetDone>,
     },
+    /// A ticket of the tensor of this number.
+    Redeem {
+        message: v1::PeerRedeem,
+        id: u64,
+        /// Place from which its lease is ended.
+        home: Option<(Weak<Shared>, Arc<Peer>)>,
+        done: Option<RedeemDone>,
+    },
+    /// A watch of names.
+    Watch {
+        message: v1::WatchRequest,
+        done: Option<WatchDone>,
+    },
 }
 
 /// A call of ours.
@@ -240,6 +259,8 @@ impl Call {
                 frame::encode(PeerKind::PipeConnect.into(), 0, self.number, message)
             }
             Kind::Set { message, .. } => frame::encode(PeerKind::SetCall.into(), 0, self.number, &**message),
+            Kind::Redeem { message, .. } => frame::encode(PeerKind::Redeem.into(), 0, self.number, message),
+            Kind::Watch { message, .. } => frame::encode(PeerKind::Watch.into(), 0, self.number, message),
         }
     }
 
@@ -263,7 +284,9 @@ impl Call {
             | Kind::Inquire { .. }
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
-            | Kind::Set { .. } => false,
+            | Kind::Set { .. }
+            | Kind::Redeem { .. }
+            | Kind::Watch { .. } => false,
         }
     }
 
@@ -328,7 +351,9 @@ impl Call {
             | Kind::Small(_)
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
-            | Kind::Set { .. } => false,
+            | Kind::Set { .. }
+            | Kind::Redeem { .. }
+            | Kind::Watch { .. } => false,
         }
     }
 
@@ -355,7 +380,9 @@ impl Call {
             | Kind::Inquire { .. }
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
-            | Kind::Set { .. } => Way::Stream,
+            | Kind::Set { .. }
+            | Kind::Redeem { .. }
+            | Kind::Watch { .. } => Way::Stream,
         }
     }
 
@@ -385,6 +412,8 @@ impl Call {
             Kind::Channel { .. } => PeerKind::ChannelAttach,
             Kind::PipeConnect { .. } => PeerKind::PipeConnect,
             Kind::Set { .. } => PeerKind::SetCall,
+            Kind::Redeem { .. } => PeerKind::Redeem,
+            Kind::Watch { .. } => PeerKind::Watch,
         }
     }
 
@@ -432,6 +461,14 @@ impl Call {
                 Some(Box::new(move || done(Err(failure))))
             }
             Kind::Set { done, .. } => {
+                let done = done.take()?;
+                Some(Box::new(move || done(Err(failure))))
+            }
+            Kind::Redeem { done, .. } => {
+                let done = done.take()?;
+                Some(Box::new(move || done(Err(failure))))
+            }
+            Kind::Watch { done, .. } => {
                 let done = done.take()?;
                 Some(Box::new(move || done(Err(failure))))
             }

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tensorlane_memory::passing;
 
-use super::record_writer::SendError;
+use super::send_error::SendError;
 use super::slowest::Taking;
 
 /// Since when a socket has been full, and how much of what it holds has arrived meanwhile.

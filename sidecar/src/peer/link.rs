@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_proto::frame::{
-    self, FrameError, PEER_CHANNELS_SINCE, PEER_PIPES_SINCE, PeerKind, SET_CALLS_SINCE,
+    self, FrameError, PEER_CHANNELS_SINCE, PEER_PIPES_SINCE, PeerKind, QUESTIONS_SINCE, SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
@@ -26,9 +26,9 @@ use super::pipe_calls::{self, PipeCalls};
 use super::receive::Receiver;
 use super::record::RecordError;
 use super::record_reader::{Drained, RecordReader};
-use super::record_writer::SendError;
 use super::relay::HOLDERS_SINCE;
 use super::remote::{Carrier, Peer};
+use super::send_error::SendError;
 use super::shared::Shared;
 use super::slowest;
 use super::transport::lanes::Lanes;
@@ -351,6 +351,10 @@ impl Carrier for Link {
 
     fn has_channels(&self) -> bool {
         self.version >= PEER_CHANNELS_SINCE
+    }
+
+    fn takes_questions(&self) -> bool {
+        self.version >= QUESTIONS_SINCE
     }
 
     fn takes_sets(&self) -> bool {

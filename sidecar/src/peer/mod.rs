@@ -44,6 +44,7 @@ mod paths;
 mod peers;
 mod pipe_calls;
 mod pull_guard;
+mod questions;
 mod race;
 mod reach;
 mod receive;
@@ -55,6 +56,7 @@ mod relay;
 mod remote;
 mod resolve;
 mod scheduler;
+mod send_error;
 mod serving;
 mod sets;
 mod shared;
@@ -71,7 +73,7 @@ pub use api::{
     PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, RelayRequest, RelaySource,
     Serve, Served, Sought, TellFound,
 };
-pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SetDone, SmallDone};
+pub use calls::{CameSmall, InquireDone, MapDone, PullDone, RedeemDone, SetDone, SmallDone, WatchDone};
 pub use channels::{AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, TellAttached};
 pub use counters::Counters;
 pub(crate) use give_way::give_way;

@@ -18,7 +18,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::gather_frame::GatherFrame;
 use super::record::Sealer;
-use super::record_writer::{OutgoingPull, RecordWriter, SendError};
+use super::record_writer::{OutgoingPull, RecordWriter};
+use super::send_error::SendError;
 use super::slowest::Taking;
 use crate::output_budget::OutputShare;
 

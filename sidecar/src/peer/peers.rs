@@ -266,6 +266,30 @@ impl Peers {
         self.call(peer, expected, deadline, Kind::Set { message, done: Some(done) })
     }
 
+    /// Turns a ticket of a peer into a lease of this one, of the tensor of that number. `expected`: the incarnation that made it.
+    pub fn redeem(
+        &self,
+        peer: &PeerName,
+        (id, expected): (u64, Incarnation),
+        message: v1::PeerRedeem,
+        deadline: Instant,
+        done: impl FnOnce(Result<super::PullGuard, Failure>) + Send + 'static,
+    ) -> CallHandle {
+        let kind = Kind::Redeem { message, id, home: None, done: Some(Box::new(done)) };
+        self.call(peer, Some(expected), deadline, kind)
+    }
+
+    /// Asks a peer for its names, or for changes of them.
+    pub fn watch(
+        &self,
+        peer: &PeerName,
+        message: v1::WatchRequest,
+        deadline: Instant,
+        done: impl FnOnce(Result<v1::WatchResponse, Failure>) + Send + 'static,
+    ) -> CallHandle {
+        self.call(peer, None, deadline, Kind::Watch { message, done: Some(Box::new(done)) })
+    }
+
     fn call(
         &self,
         name: &PeerName,

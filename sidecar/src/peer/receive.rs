@@ -21,6 +21,7 @@ use super::parse::{Body, Flow, Sink};
 use super::partial::RelayToken;
 use super::paths::Travelled;
 use super::pipe_calls;
+use super::questions;
 use super::remote::Effects;
 use super::serving;
 use super::sets;
@@ -152,6 +153,8 @@ impl<'a> Receiver<'a> {
             PeerKind::Inquire => self.inquired(header, &body),
             PeerKind::ChannelAttach => channels::attached(self.shared, self.link, header, &body),
             PeerKind::SetCall => sets::answered(self.shared, self.link, header, &body),
+            PeerKind::Redeem => questions::redeemed(self.shared, self.link, header, &body),
+            PeerKind::Watch => questions::watched(self.shared, self.link, header, &body),
             PeerKind::PipeConnect => pipe_calls::connected(self.shared, self.link, header, &body),
             _ => Err(out_of_place(kind)),
         }

@@ -6,52 +6,19 @@ use std::net::TcpStream;
 
 use socket2::SockRef;
 use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
-use thiserror::Error;
 
 use super::full::Full;
 use super::gather_frame::GatherFrame;
-use super::handshake::timed_out;
 use super::parse::OFFSET_BYTES;
 use super::received::ReceivedRanges;
 use super::record::{RECORD_PLAIN_MAX, Sealer};
+use super::send_error::SendError;
 use super::slowest::Taking;
-use super::source::{Source, SourceError};
+use super::source::Source;
 
 /// Records handed to the kernel in one call.
 const RECORDS_A_CALL: usize = 64;
 const HEAD_BYTES: usize = HEADER_BYTES + OFFSET_BYTES;
-
-/// Reason for which nothing can be sent.
-#[derive(Debug, Error)]
-pub(super) enum SendError {
-    /// The connection ended, or is about to.
-    #[error("the connection is closed")]
-    Closed,
-    /// More frames wait than the peer can have asked for in good faith.
-    #[error("too many frames wait for a peer that does not read")]
-    Backlog,
-    /// Nothing arrived at the other end for the whole of the progress deadline.
-    #[error("no byte could be sent in time")]
-    Progress,
-    /// Some bytes were taken, and too few for too long.
-    #[error("bytes were taken too slowly")]
-    Slow,
-    /// The socket failed.
-    #[error(transparent)]
-    Socket(io::Error),
-    /// The bytes to be sent are not there: a mistake of ours.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// A record could not be sealed.
-    #[error(transparent)]
-    Tls(#[from] rustls::Error),
-}
-
-impl From<io::Error> for SendError {
-    fn from(error: io::Error) -> Self {
-        if timed_out(&error) { Self::Progress } else { Self::Socket(error) }
-    }
-}
 
 /// A pull being served: the chunks that are still to be sent.
 #[derive(Clone)]

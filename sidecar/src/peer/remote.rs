@@ -31,6 +31,7 @@ use super::channels;
 use super::dial::Dial;
 use super::link::Link;
 use super::pipe_calls;
+use super::questions;
 use super::relay::RelayOrder;
 use super::sets::Packed;
 use super::shunned::Shunned;
@@ -88,6 +89,8 @@ pub(super) trait Carrier {
     fn has_channels(&self) -> bool;
     /// Returns whether the peer knows mutable sets.
     fn takes_sets(&self) -> bool;
+    /// Returns whether the other end redeems tickets, and tells its names to who watches them.
+    fn takes_questions(&self) -> bool;
     /// Returns whether the peer has pipes.
     fn has_pipes(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
@@ -362,7 +365,11 @@ impl<L: Carrier> State<L> {
                 self.calls.remove(&number);
                 continue;
             }
-            if !matches!(call.kind, Kind::Inquire { .. } | Kind::Channel { .. } | Kind::PipeConnect { .. }) {
+            let of_any_life = matches!(
+                call.kind,
+                Kind::Inquire { .. } | Kind::Channel { .. } | Kind::PipeConnect { .. } | Kind::Watch { .. }
+            );
+            if !of_any_life {
                 call.expected = Some(link.incarnation());
             }
             let before = call.way();
@@ -475,7 +482,9 @@ impl<L: Carrier> State<L> {
             | Kind::Relay(_)
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
-            | Kind::Set { .. } => return,
+            | Kind::Set { .. }
+            | Kind::Redeem { .. }
+            | Kind::Watch { .. } => return,
         };
         self.end_lease((call.number, id), call.expected, false, effects);
     }
@@ -706,6 +715,9 @@ fn unsupported<L: Carrier>(kind: &Kind, link: &L) -> Option<Failure> {
                 link.peer()
             );
             Some(Failure::new(Reason::Unsupported, message))
+        }
+        Kind::Redeem { .. } | Kind::Watch { .. } if !link.takes_questions() => {
+            Some(questions::unsupported(link.peer()))
         }
         _ => None,
     }

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorlane_proto::frame::{
-    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY, SET_CALLS_SINCE,
+    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY,
+    SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason, wire};
@@ -25,11 +26,13 @@ use super::link::{Ended, Link};
 use super::lost;
 use super::partial::RelayToken;
 use super::pipe_calls;
+use super::questions;
 use super::receive::decode;
 use super::received::ReceivedRanges;
-use super::record_writer::{OutgoingPull, SendError};
+use super::record_writer::OutgoingPull;
 use super::relay::{self, HOLDERS_SINCE};
 use super::remote::{CALLS_MAX, InboundPull};
+use super::send_error::SendError;
 use super::sets;
 use super::shared::{Shared, count_out};
 use super::small::SmallAnswer;
@@ -72,6 +75,12 @@ pub(super) fn question(
         PeerKind::PipeConnect => pipe_calls::connect(shared, link, header, decode(header, body)?),
         PeerKind::SetCall if link.version >= SET_CALLS_SINCE => {
             sets::call(shared, link, header, decode(header, body)?)
+        }
+        PeerKind::Redeem if link.version >= QUESTIONS_SINCE => {
+            questions::redeem(shared, link, header, &decode(header, body)?)
+        }
+        PeerKind::Watch if link.version >= QUESTIONS_SINCE => {
+            questions::watch(shared, link, header, decode(header, body)?)
         }
         PeerKind::Cancel => {
             let _: v1::Cancel = decode(header, body)?;
@@ -131,7 +140,7 @@ pub(super) fn map_at_node(
 }
 
 /// Refusal of a pull that cannot be opened: there are too many.
-fn refused(link: &Link, header: Header, way: Way) -> Result<Option<Failure>, Ended> {
+pub(super) fn refused(link: &Link, header: Header, way: Way) -> Result<Option<Failure>, Ended> {
     let state = link.peer.state.lock();
     let open = state.open.get(&header.call);
     // A second time on one connection only to give up another way.
@@ -215,7 +224,7 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
 }
 
 /// Gives back what was leased for a pull that came on a connection whose place another one has taken.
-fn not_entered(shared: &Shared, link: &Link, pull: &InboundPull) {
+pub(super) fn not_entered(shared: &Shared, link: &Link, pull: &InboundPull) {
     let (lives, pulls) = {
         let state = link.peer.state.lock();
         (state.incarnation == Some(link.incarnation), state.pulls(pull.id))

@@ -318,8 +318,11 @@ impl Shared {
             Ok(_) if shared.is_stopping() => Failure::new(Reason::Draining, "this sidecar is stopping"),
             Err(failure) => failure,
             Ok(peer) => {
-                if let Kind::Pull(pull) = &mut call.kind {
-                    pull.home = Some((Arc::downgrade(shared), Arc::clone(&peer)));
+                let place = || Some((Arc::downgrade(shared), Arc::clone(&peer)));
+                match &mut call.kind {
+                    Kind::Pull(pull) => pull.home = place(),
+                    Kind::Redeem { home, .. } => *home = place(),
+                    _ => {}
                 }
                 let (effects, needs_link) = {
                     let mut state = peer.state.lock();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::frame::LANES_MAX;
 
-use super::record_writer::SendError;
+use super::send_error::SendError;
 
 /// A peer that takes bulk bytes at less than this is slow, not dead: it is given the time for them to answer a ping.
 const SLOWEST_BYTES_A_SECOND: u64 = 256 << 10;

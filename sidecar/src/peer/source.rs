@@ -8,9 +8,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use tensorlane_memory::{Block, BlockError, SegmentHandle};
 use tensorlane_proto::selection::Runs;
-use thiserror::Error;
 
 use super::partial::{PartialTensor, Ready, RelayToken};
+use super::send_error::SourceError;
 use crate::sums::Sums;
 
 /// Packed bytes of a selection, from where the reader left off. Keeps the block.
@@ -54,20 +54,6 @@ pub(super) struct ContiguousSpan<'a> {
 
 /// Bytes of a run from which on it is lent.
 const LENT_MIN: u64 = 16 << 10;
-
-/// The runs are not those of the block.
-#[derive(Debug, Error)]
-pub(super) enum SourceError {
-    /// A run lies outside of it.
-    #[error(transparent)]
-    Block(#[from] BlockError),
-    /// Runs that have fewer bytes than the descriptor says.
-    #[error("the runs of a selection have fewer bytes than its descriptor says")]
-    Short,
-    /// Bytes that were on their way here, and do not come.
-    #[error("the tensor that was being passed on does not come any more")]
-    Gone,
-}
 
 impl Source {
     /// The bytes of `runs`: offsets into the block, in packed order. They are walked only as they are sent: there may be

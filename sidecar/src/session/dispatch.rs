@@ -215,8 +215,7 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
         SessionKind::Redeem => {
             let request: v1::RedeemRequest = decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
-            let outcome = exchange.redeem(&call.caller(), request);
-            call.answer_acquired(Ok(outcome));
+            exchange.redeem(call.caller(), request, move |outcome| call.answer_acquired(outcome));
         }
         SessionKind::ChannelCreate => {
             let request: v1::ChannelCreateRequest = decode(header, body)?;

@@ -131,6 +131,36 @@ impl Store {
         taken
     }
 
+    /// Turns a ticket into one more lease of a peer, also where a repeat finds the ticket used: whoever asked first may end its own.
+    ///
+    /// # Errors
+    /// The ledger's refusal.
+    pub fn redeem_for(
+        &self,
+        ticket: TicketId,
+        by: Holder,
+        retry: Option<Retry>,
+    ) -> Result<TensorId, Failure> {
+        let mut state = self.state.lock();
+        state.check_open(Some(by))?;
+        let now = self.clock.now();
+        let (answer, mut freed) = state.apply(now, Event::Redeem { ticket, by, retry });
+        let id = match answer.map_err(|r| refused(&r))? {
+            Answer::Redeemed { id, again: false } => id,
+            Answer::Redeemed { id, again: true } => {
+                let leased = state.apply_into(now, Event::Lease { by, id }, &mut freed);
+                leased.map_err(|r| refused(&r)).map(|_| id)?
+            }
+            other => {
+                let message = format!("the ledger answered {other:?} to a ticket");
+                return Err(Failure::new(Reason::Internal, message));
+            }
+        };
+        drop(state);
+        drop(freed);
+        Ok(id)
+    }
+
     /// Calls `wake` when the name is given, or at once where it exists. It may be taken away again before the caller
     /// looks: then wait again.
     pub fn await_name(self: &Arc<Self>, name: TensorName, wake: impl FnOnce() + Send + 'static) -> NameWait {

@@ -24,7 +24,7 @@ const CRATES: [(&str, usize); 11] = [
     ("proto", 3),
     ("proto/codegen", 0),
     ("python", 4),
-    ("sidecar", 43),
+    ("sidecar", 42),
     ("tests", 9),
     ("xtask", 12),
 ];

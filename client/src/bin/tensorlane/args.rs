@@ -315,6 +315,9 @@ pub(crate) struct Watch {
     /// Only names that begin so.
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+    /// Watch the names of this peer [default: the one that is asked].
+    #[arg(long, value_name = "PEER")]
+    pub(crate) peer: Option<PeerName>,
     /// Show only what has changed since this revision of an earlier watch; -o json prints one with each change.
     #[arg(long, value_name = "REVISION")]
     pub(crate) from: Option<Revision>,

@@ -13,6 +13,7 @@ use crate::output::{Output, printable};
 /// Writes an event a line, and flushes when nothing else is known. Ends with as many events as were asked for, or an error.
 pub(crate) fn watch(client: &Client, output: &Output, args: &Watch) -> Result<()> {
     let options = args.from.map_or_else(WatchOptions::new, |revision| WatchOptions::new().from(revision));
+    let options = args.peer.clone().map_or(options.clone(), |peer| options.peer(peer));
     let mut watch = client.watch(&args.prefix, options);
     let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
     let mut stdout = io::stdout().lock();

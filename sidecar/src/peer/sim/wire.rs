@@ -62,6 +62,10 @@ impl Carrier for End {
         false
     }
 
+    fn takes_questions(&self) -> bool {
+        true
+    }
+
     fn takes_sets(&self) -> bool {
         false
     }

@@ -12,6 +12,7 @@ mod named;
 mod node_wire;
 mod panics;
 mod proxy;
+mod questions;
 mod quic;
 mod quic_calls;
 mod resolving;

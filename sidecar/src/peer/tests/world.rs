@@ -24,7 +24,7 @@ use crate::peer::{
     Asked, AskedLoan, CameSmall, Counters, Found, Holders, Known, KnownPeer, LanesConfig, LostHolder,
     MapFailed, MapOrder, Mapped, Me, NodeConfig, PartialTensor, Paths, PeerKey, Peers, PeersConfig,
     PullFailed, PullOrder, Pulled, RelayRequest, RelaySource, RelayToken, Resolver, Serve, Served, SetDone,
-    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound,
+    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound, WatchDone,
 };
 use crate::sums::Sums;
 use crate::threads::Threads;
@@ -174,6 +174,10 @@ pub(crate) struct Twin {
     pub(crate) lent: Mutex<Vec<PeerName>>,
     /// Answers to calls about sets, which the test gives.
     pub(crate) sets: Mutex<Vec<(v1::SetCall, SetDone)>>,
+    /// Tickets that were redeemed.
+    pub(crate) redeemed: Mutex<Vec<v1::PeerRedeem>>,
+    /// Answers to watches, which the test gives.
+    pub(crate) watches: Mutex<Vec<(v1::WatchRequest, Cancel, WatchDone)>>,
 }
 
 /// Token that readers of every tensor show.
@@ -204,6 +208,8 @@ impl Twin {
             left: Mutex::default(),
             lent: Mutex::default(),
             sets: Mutex::default(),
+            redeemed: Mutex::default(),
+            watches: Mutex::default(),
         })
     }
 
@@ -338,6 +344,15 @@ impl Serve for Twin {
     }
     fn set_call(&self, _: &PeerKey, call: v1::SetCall, _: Cancel, reply: SetDone) {
         self.sets.lock().push((call, reply));
+    }
+    fn redeem(&self, _: &PeerKey, asked: &v1::PeerRedeem) -> Result<u64, Failure> {
+        self.redeemed.lock().push(asked.clone());
+        let id = asked.ticket.parse().map_err(|_| Failure::new(Reason::NotFound, "no such ticket"))?;
+        *self.leases.lock().entry(id).or_default() += 1;
+        Ok(id)
+    }
+    fn watch(&self, _: &PeerKey, asked: v1::WatchRequest, gone: Cancel, reply: WatchDone) {
+        self.watches.lock().push((asked, gone, reply));
     }
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;

@@ -11,7 +11,8 @@ use tensorlane_proto::negotiate::{self, SameNode};
 
 use super::calls::PullCall;
 use super::paths::FallBack;
-use super::record_writer::{OutgoingPull, SendError};
+use super::record_writer::OutgoingPull;
+use super::send_error::SendError;
 
 pub(super) mod lanes;
 pub(super) mod measure;

@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::{Suits, Transport, Way};
 use crate::peer::calls::PullCall;
 use crate::peer::outbox::Outbox;
-use crate::peer::record_writer::{OutgoingPull, SendError};
+use crate::peer::record_writer::OutgoingPull;
+use crate::peer::send_error::SendError;
 
 /// The chunks of one control connection.
 pub(in crate::peer) struct Stream(Arc<Outbox>);

@@ -22,8 +22,9 @@ use crate::peer::link::Link;
 use crate::peer::lost::HolderLost;
 use crate::peer::outbox::Outbox;
 use crate::peer::paths::FallBack;
-use crate::peer::record_writer::{OutgoingPull, SendError};
+use crate::peer::record_writer::OutgoingPull;
 use crate::peer::relay;
+use crate::peer::send_error::SendError;
 use crate::peer::shared::Shared;
 
 pub(in crate::peer) mod bind;

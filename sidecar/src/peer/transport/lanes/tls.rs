@@ -11,7 +11,8 @@ use super::wire::{Answer, Ask, AskSink, LaneEnd, Wire, leaving};
 use crate::peer::handshake::timed_out;
 use crate::peer::parse::FrameParser;
 use crate::peer::record_reader::{Drained, RecordReader};
-use crate::peer::record_writer::{OutgoingPull, RecordWriter, SendError};
+use crate::peer::record_writer::{OutgoingPull, RecordWriter};
+use crate::peer::send_error::SendError;
 use crate::peer::slowest::Taking;
 
 /// Bytes that are sealed before they are sent: few enough that the socket copies them from the nearest cache. Eight times as many

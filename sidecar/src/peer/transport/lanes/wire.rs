@@ -18,8 +18,8 @@ use super::transfer::{Brought, Reserved};
 use crate::peer::calls::Finish;
 use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink};
 use crate::peer::record::RecordError;
-use crate::peer::record_writer::{OutgoingPull, SendError};
-use crate::peer::source::SourceError;
+use crate::peer::record_writer::OutgoingPull;
+use crate::peer::send_error::{SendError, SourceError};
 
 /// Time that a wire waits for bytes before it looks whether they are still wanted.
 pub(super) const TICK: Duration = Duration::from_millis(100);

@@ -33,7 +33,8 @@ use super::{Suits, Transport, Way};
 use crate::peer::calls::PullCall;
 use crate::peer::link::Link;
 use crate::peer::outbox::Outbox;
-use crate::peer::record_writer::{OutgoingPull, SendError};
+use crate::peer::record_writer::OutgoingPull;
+use crate::peer::send_error::SendError;
 use crate::peer::shared::Shared;
 
 mod at_node;

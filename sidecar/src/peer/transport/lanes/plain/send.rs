@@ -11,7 +11,7 @@ use socket2::SockRef;
 
 use super::PlainWire;
 use crate::peer::full::{self, Full};
-use crate::peer::record_writer::SendError;
+use crate::peer::send_error::SendError;
 use crate::peer::slowest::Taking;
 use crate::peer::source::ContiguousSpan;
 use crate::peer::transport::lanes::wire::{LaneEnd, TICK};

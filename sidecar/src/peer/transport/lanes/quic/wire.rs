@@ -19,7 +19,8 @@ use super::QuicEndpoint;
 use crate::peer::connect::Refused;
 use crate::peer::hello::{FirstFrame, FirstSink};
 use crate::peer::parse::{FrameParser, Sink};
-use crate::peer::record_writer::{OutgoingPull, SendError};
+use crate::peer::record_writer::OutgoingPull;
+use crate::peer::send_error::SendError;
 use crate::peer::slowest::Taking;
 
 /// Runs of bytes that are taken from the stream at a time, each from one datagram.

@@ -1,0 +1,152 @@
+//! Questions to another peer that have one answer each: a ticket of it is redeemed, its names are watched.
+//!
+//! ```text
+//!   asker                                        owner
+//!     Redeem { ticket }  ------------------------> uses it, leases the tensor for the asker; the call is open
+//!     lost connection: asked again, same number -> is open already: nothing is used
+//!     <------------------------------- redeemed ---
+//!     pulls the tensor, or not
+//!     PullDone, or Cancel -----------------------> lease ends
+//! ```
+//! A call that is open is one of the pulls of that peer, without bytes: it counts as one, and ends as one.
+
+use std::sync::Arc;
+
+use tensorlane_proto::frame::{self, FrameError, Header, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, PeerName, Reason};
+
+use super::calls::Kind;
+use super::link::{Ended, Link};
+use super::pull_guard::PullGuard;
+use super::receive::decode;
+use super::remote::InboundPull;
+use super::serving::{enter_inquiry, failed, not_entered, refused, take_inquiry};
+use super::shared::Shared;
+use super::transport::Way;
+
+/// Refusal of a question to a peer of an earlier release.
+pub(super) fn unsupported(peer: &PeerName) -> Failure {
+    let message = format!(
+        "{peer} speaks a version of the peer protocol before {QUESTIONS_SINCE}, which redeems no tickets of others and tells no \
+         names to who watches them: update its sidecar"
+    );
+    Failure::new(Reason::Unsupported, message).with("peer", peer)
+}
+
+/// Redeems a ticket of ours for a peer.
+pub(super) fn redeem(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    asked: &v1::PeerRedeem,
+) -> Result<(), Ended> {
+    let call = header.call;
+    let answer = frame::encode(PeerKind::Redeem.into(), REPLY, call, &v1::PeerRedeemed {});
+    let refusal = refused(link, header, Way::Stream)?;
+    // No connection takes the place of this one meanwhile: a ticket would be used for an answer that is lost.
+    let handover = link.peer.handover.lock();
+    let is_open = {
+        let mut state = link.peer.state.lock();
+        if state.link.as_ref().is_none_or(|present| present.id != link.id) {
+            // It was read late, and is asked again.
+            return Ok(());
+        }
+        state.open.get_mut(&call).map(|open| open.link = link.id).is_some()
+    };
+    if is_open {
+        link.submit(answer);
+        return Ok(());
+    }
+    let redeemed = refusal.map_or_else(|| shared.serve.redeem(&link.key(), asked), Err);
+    let id = match redeemed {
+        Ok(id) => id,
+        Err(failure) => {
+            link.submit(failed(PeerKind::Redeem, call, &failure));
+            return Ok(());
+        }
+    };
+    let (way, leased) = (Way::Stream, Some(id));
+    let pull = InboundPull { id, link: link.id, way, mapped: None, leased, spreads: false, proven: false };
+    let entered = link.peer.state.lock().open_here(call, pull);
+    drop(handover);
+    match entered {
+        Ok(_) => link.submit(answer),
+        // It is no connection any more.
+        Err(()) => not_entered(shared, link, &pull),
+    }
+    Ok(())
+}
+
+/// Takes the answer to a ticket of ours that a peer has redeemed. A lease that nobody waits for any more ends at once.
+pub(super) fn redeemed(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    body: &[u8],
+) -> Result<(), Ended> {
+    let _: v1::PeerRedeemed = decode(header, body)?;
+    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
+    if let Some(call) = call {
+        let (number, expected) = (call.number, call.expected);
+        if let Kind::Redeem { id, home: Some((shared, peer)), done, .. } = call.kind {
+            effects.finish.push(Box::new(move || {
+                let guard = PullGuard { shared, peer, pull: (number, id), expected, holds: false };
+                if let Some(done) = done {
+                    done(Ok(guard));
+                }
+            }));
+        }
+    }
+    shared.perform(effects);
+    Ok(())
+}
+
+/// Tells names of ours to a peer that watches them.
+pub(super) fn watch(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    asked: v1::WatchRequest,
+) -> Result<(), Ended> {
+    let call = header.call;
+    let gone = enter_inquiry(link, header, PeerKind::Watch)?;
+    let answering = Arc::downgrade(link);
+    let reply = Box::new(move |answer: Result<v1::WatchResponse, Failure>| {
+        let Some(link) = answering.upgrade().filter(|link| take_inquiry(link, call)) else { return };
+        let too_large =
+            || Failure::new(Reason::TooLarge, "the answer does not fit a frame; ask for smaller pages");
+        link.submit(match answer {
+            Ok(answer) => {
+                let reply = frame::encode(PeerKind::Watch.into(), REPLY, call, &answer);
+                let fits = reply.len() <= frame::HEADER_BYTES + PEER_BODY_MAX as usize;
+                if fits { reply } else { failed(PeerKind::Watch, call, &too_large()) }
+            }
+            Err(failure) => failed(PeerKind::Watch, call, &failure),
+        });
+    });
+    shared.serve.watch(&link.key(), asked, gone, reply);
+    Ok(())
+}
+
+/// Takes names of a peer that are watched here.
+pub(super) fn watched(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    body: &[u8],
+) -> Result<(), Ended> {
+    let message: v1::WatchResponse = decode(header, body)?;
+    if message.events.len() > EVENTS_MAX {
+        return Err(FrameError::Malformed(header.kind).into());
+    }
+    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
+    if let Some(Kind::Watch { done: Some(done), .. }) = call.map(|call| call.kind) {
+        effects.finish.push(Box::new(move || done(Ok(message))));
+    }
+    shared.perform(effects);
+    Ok(())
+}
+
+/// Most events of an answer, as many as a session may ask for.
+const EVENTS_MAX: usize = 10_000;
