@@ -187,7 +187,13 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         return (first + torch.arange(count)) % self.max_size
 
     def get(self, index: Any) -> Any:
-        """Rows of one version: a number, a slice, numbers in a list, array or tensor of any shape, or a mask, among those that count."""
+        """Rows of one version: a number, a slice, numbers in a list, array or tensor of any shape, or a mask, among those that count.
+
+        By a key, all rows of that leaf alone, as a tensor.
+        """
+        key = preparing.as_key(index)
+        if key is not None:
+            return self._one_leaf(key)
         rows = _index(index)
         if isinstance(rows, slice):
             chosen = range(*rows.indices(len(self)))
@@ -198,6 +204,11 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
             rows = int(self._among(np.array([rows]))[0])
         shape = rows.shape if isinstance(rows, np.ndarray) else None
         return self._read(rows if shape is None else rows.reshape(-1), shape)
+
+    def _one_leaf(self, key: str) -> Any:
+        if key not in self._leaves:
+            raise preparing.no_leaf(key, self._leaves)
+        return _on(self.mutable_set.read(slice(0, len(self)), [key])[key].torch(), self.device)
 
     def _among(self, rows: np.ndarray) -> np.ndarray:
         """Numbers of rows that a mask or numbers mean, among those that count."""

@@ -20,6 +20,7 @@ from torchrl.data import (
     ReplayBuffer,
     RoundRobinWriter,
     SamplerWithoutReplacement,
+    Sequence,
     SliceSampler,
     TensorDictReplayBuffer,
     TensorStorage,
@@ -74,6 +75,21 @@ def test_rows_are_set_and_got_by_each_kind_of_index(made):
     assert storage.get([]).batch_size == (0,) and [int(row["a"]) for row in storage] == list(range(10))
     storage.set(range(10), torch.zeros_like(rows(10)))
     assert bool((storage.get(range(10)) == 0).all())
+
+
+def test_one_leaf_is_read_alone_by_its_key(made):
+    """TestSharedStorageInit.test_sequence_boundary_cache_invalidated_across_processes"""
+    storage = made(12, {"obs": ("int64", ()), "next": {"done": ("bool", ())}})
+    done = torch.arange(8) % 4 == 3
+    storage.append(TensorDict({"obs": torch.arange(8), "next": {"done": done}}, [8]))
+    assert torch.equal(storage.get(("next", "done")), done) and storage["obs"].tolist() == list(range(8))
+    with pytest.raises(tensorlane.Invalid, match="no leaf 'none'"):
+        storage.get("none")
+    windows = Sequence(length=4)
+    assert windows.expand(torch.tensor([0]), {}, storage)[0].tolist() == [0, 1, 2, 3]
+    pickle.loads(pickle.dumps(storage))[1] = {"next": {"done": True}}
+    after, info = windows.expand(torch.tensor([0]), {}, storage)
+    assert after.tolist() == [0, 1, 1, 1] and info["validity_mask"].tolist() == [True, True, False, False]
 
 
 def test_what_is_not_there_is_an_index_error(made):
