@@ -261,9 +261,9 @@ class AsyncMutableSet:
         """Writes rows as `tensorlane.MutableSet.write` does. A commit that has begun comes to its end."""
         return await self._client._run("put", None, functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline))
 
-    async def extend(self, values: Any, *, deadline: float | None = None) -> Committed:
+    async def extend(self, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
         """Writes rows behind the last extension, as `tensorlane.MutableSet.extend` does."""
-        return await self._client._run("put", None, functools.partial(self.set.extend, values, deadline=deadline))
+        return await self._client._run("put", None, functools.partial(self.set.extend, values, expects=expects, deadline=deadline))
 
     async def flush(self) -> SetStatus:
         """Brings what was committed to the disk, as `tensorlane.MutableSet.flush` does."""

@@ -9,7 +9,7 @@ from . import arrays, device as devices, files, gpu, mutable, parts, reservation
 from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
-from .errors import Invalid, Unsupported
+from .errors import Invalid, NotFound, Unsupported
 from .mutable import MutableSet, SetStatus
 from .parts import Part
 from .pipes import Listener, Pipe
@@ -371,7 +371,11 @@ class Client:
 
     def open_set(self, target: MutableSet | str) -> MutableSet:
         """Opens a mutable set by its reference, its name at this peer, or `peer/name`."""
-        opened = self._core.open_set(_set(target))
+        try:
+            opened = self._core.open_set(_set(target))
+        except NotFound as error:
+            error.remedy = "client.mutable_sets() lists those of this peer; a set that was published is got by client.get_set"
+            raise
         return MutableSet(opened.reference, self, opened)
 
     def mutable_sets(self, prefix: str = "") -> list[SetStatus]:

@@ -196,11 +196,14 @@ class MutableSet:
         prepared = preparing.prepared(values, self.leaves, selected.count)
         return self._commit(prepared, selected.words, expects, deadline)
 
-    def extend(self, values: Any, *, deadline: float | None = None) -> Committed:
-        """Writes rows behind those of the extension before, round robin, whoever wrote it: first row and version."""
+    def extend(self, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+        """Writes rows behind those of the extension before, round robin, whoever wrote it: first row and version.
+
+        With `expects`, nothing is written and no row is taken if the version is another one: VERSION_CHANGED.
+        """
         flat = preparing.flat(values, self.leaves)
         count = preparing.counted(flat, self.leaves)
-        return self._commit(preparing.prepared(flat, self.leaves, count), None, None, deadline)
+        return self._commit(preparing.prepared(flat, self.leaves, count), None, expects, deadline)
 
     def flush(self) -> SetStatus:
         """Brings what was committed to the disk, of a set on files: it then survives a loss of power. For those who may write."""

@@ -143,6 +143,19 @@ class MemoryMappedTensor:
         """All of it as a plain tensor."""
         return self[:].clone()
 
+    def copy_(self, values: Any) -> MemoryMappedTensor:
+        """Writes all rows, in one step."""
+        self[:] = values
+        return self
+
+    def fill_(self, value: Any) -> MemoryMappedTensor:
+        """Writes one number everywhere, in one step."""
+        return self.copy_(value)
+
+    def zero_(self) -> MemoryMappedTensor:
+        """Writes zeros everywhere, in one step."""
+        return self.copy_(0)
+
     def numpy(self) -> Any:
         """Refuses to be one array. A real TensorDict asks for that, and would keep what it gets as a value."""
         raise _no_array("tensor")
@@ -242,6 +255,41 @@ class MemoryMappedTensorDict:
         """Value under a key, or `default`."""
         return self[key] if key in self else default
 
+    def get_at(self, key: str | tuple[str, ...], index: Any) -> Any:
+        """Rows of a tensor or a dict below."""
+        return self[key][index]
+
+    def set_at_(self, key: str | tuple[str, ...], value: Any, index: Any) -> MemoryMappedTensorDict:
+        """Writes rows of a tensor or a dict below, in one step."""
+        self._entry(_a_key(key))[index] = value
+        return self
+
+    def set_(self, key: str | tuple[str, ...], value: Any) -> MemoryMappedTensorDict:
+        """Writes all rows of a tensor or a dict below, in one step."""
+        return self.set_at_(key, value, slice(None))
+
+    def update_at_(self, values: Mapping[str, Any], index: Any) -> MemoryMappedTensorDict:
+        """Writes rows of the tensors that `values` has, in one step."""
+        self[index] = values
+        return self
+
+    def update_(self, values: Mapping[str, Any]) -> MemoryMappedTensorDict:
+        """Writes all rows of the tensors that `values` has, in one step."""
+        return self.update_at_(values, slice(None))
+
+    def fill_(self, key: str | tuple[str, ...], value: Any) -> MemoryMappedTensorDict:
+        """Writes one number into all rows of a tensor or a dict below, in one step."""
+        return self.set_(key, value)
+
+    def zero_(self) -> MemoryMappedTensorDict:
+        """Writes zeros everywhere, in one step."""
+        self[:] = 0
+        return self
+
+    def to_tensordict(self) -> Any:
+        """All of it as a real TensorDict."""
+        return self.clone()
+
     def to(self, device: Any) -> MemoryMappedTensorDict:
         """The same dict, whose rows land on a device."""
         return _dict_over(self.set, self._path, self.batch_size, device)
@@ -323,7 +371,10 @@ class MemoryMappedTensorDict:
 
 def load(target: str | MutableSet, *, device: Any = None, client: Client | None = None) -> MemoryMappedTensorDict:
     """A dict over a mutable set: by its reference, its name at this peer, or `peer/name`. Its batch size is the number of rows."""
-    whole = (client or default()).open_set(target)
+    if isinstance(target, MutableSet):
+        whole = target if client is None else target.bind(client)
+    else:
+        whole = (client or default()).open_set(target)
     return _dict_over(whole, (), (whole.rows,), device)
 
 
@@ -333,6 +384,14 @@ def _dict_over(whole: MutableSet, path: tuple[str, ...], batch: Sequence[int], d
     made.set, made._path = whole, path
     made.batch_size, made.device = torch.Size(batch), None if device is None else torch.device(device)
     return made
+
+
+def _a_key(key: Any) -> str:
+    """A key that is one, or the error."""
+    word = preparing.as_key(key)
+    if word is None:
+        raise Unsupported(f"{key!r} is no key", remedy='give text, or a tuple of texts such as ("next", "reward")')
+    return word
 
 
 def _of(view: LeafView, device: Any) -> MemoryMappedTensor:

@@ -62,7 +62,7 @@ def batch(rows: int, value: int) -> TensorDict:
 
 
 def test_the_real_tensordict_opens_a_set_and_sees_its_rows(files, root, name):
-    """S3.17"""
+    """S3.20"""
     replay = files.create_set(name, ROWS, LEAVES, directory=name)
     loaded = TensorDict.load_memmap(root / name)
     assert loaded.batch_size == (ROWS,) and not loaded["obs"].any()

@@ -192,19 +192,41 @@ impl Environment {
         let make = Job::new("python3", ["-m", "venv"]).with([&self.directory]);
         let install = pip(&python).with(["--progress-bar", "off", "-r"]).with([&self.requirements]);
         for job in [make, install] {
-            let finished = job.logged(&log, place, style)?;
-            if !finished.succeeded() {
-                let what = format!("no Python for this: `{}`: {}", job.shown(), finished.shown());
-                let log = place.short(&log);
-                let remedy =
-                    format!("read {log}; pip must reach its index from here (PIP_INDEX_URL, proxies)");
-                return Err(Failure::new(what).remedy(remedy));
-            }
+            fetched(&job, &log, place, style)?;
         }
         let mark = self.mark();
         fs::write(&mark, self.wanted()?).map_err(|error| Failure::file("write", &mark, &error))?;
         Ok(python)
     }
+}
+
+/// TorchRL, with the tensordict that it wants: packages for the Python of the tests, in a directory that goes in front of its path.
+fn torchrl(python: &Path, place: &Place, style: Style) -> Result<PathBuf, Failure> {
+    let directory = place.python().join("rl");
+    let requirements = place.root().join("python/requirements-rl.txt");
+    let (mark, wanted) = (directory.join("requirements"), Hash::new().with_file(&requirements)?.shown());
+    if fs::read_to_string(&mark).is_ok_and(|made| made == wanted) {
+        return Ok(directory);
+    }
+    println!("    fetching into {}: TorchRL, some 5 MB, once", style.strong(&place.short(&directory)));
+    Failure::unless_gone(fs::remove_dir_all(&directory), &directory)?;
+    let install = pip(python).with(["--progress-bar", "off", "--no-deps", "-r"]).with([&requirements]);
+    fetched(&install.with(["--target"]).with([&directory]), &place.log("python-fetch"), place, style)?;
+    fs::write(&mark, wanted).map_err(|error| Failure::file("write", &mark, &error))?;
+    Ok(directory)
+}
+
+/// Runs a job that makes a Python or fetches packages, or says why there is none.
+fn fetched(job: &Job, log: &Path, place: &Place, style: Style) -> Result<(), Failure> {
+    let shown = job.shown();
+    let finished = job.logged(log, place, style)?;
+    if finished.succeeded() {
+        return Ok(());
+    }
+    let what = format!("no Python for this: `{shown}`: {}", finished.shown());
+    let log = place.short(log);
+    Err(Failure::new(what)
+        .remedy(format!("read {log}; pip must reach its index from here (PIP_INDEX_URL, proxies)")))
 }
 
 fn pip(python: &Path) -> Job {
@@ -213,8 +235,10 @@ fn pip(python: &Path) -> Job {
 
 /// The part `python`.
 pub(crate) fn plan(around: &Surroundings<'_>) -> Plan {
-    match environment(around.place, around.style) {
-        Ok(python) => Plan::Run(steps(&python, around.place)),
+    let (place, style) = (around.place, around.style);
+    let ready = environment(place, style).and_then(|python| Ok((torchrl(&python, place, style)?, python)));
+    match ready {
+        Ok((torchrl, python)) => Plan::Run(steps(&python, &torchrl, place)),
         Err(failure) => Plan::Skip(failure.what().to_owned()),
     }
 }
@@ -242,12 +266,20 @@ fn install(python: &Path, place: &Place) -> Job {
         .with(["tensorlane"])
 }
 
-fn steps(python: &Path, place: &Place) -> Vec<Step> {
+fn steps(python: &Path, torchrl: &Path, place: &Place) -> Vec<Step> {
     let wheel = Job::new(place.programs(RELEASE).join("xtask"), ["wheel"]);
     let install = install(python, place);
-    let tests = Job::new(python.with_file_name("pytest"), ["-q", "-rfEs", "--color=no", "-c"])
-        .with([place.root().join("python/pyproject.toml"), place.root().join("python/tests")]);
-    vec![step(Counted::Preparation, wheel), step(Counted::Preparation, install), step(Counted::Tests, tests)]
+    let tests = |directory: &str| {
+        Job::new(python.with_file_name("pytest"), ["-q", "-rfEs", "--color=no", "-c"])
+            .with([place.root().join("python/pyproject.toml"), place.root().join(directory)])
+    };
+    let beside_torchrl = tests("python/tests/rl").env("PYTHONPATH", torchrl);
+    vec![
+        step(Counted::Preparation, wheel),
+        step(Counted::Preparation, install),
+        step(Counted::Tests, tests("python/tests")),
+        step(Counted::Tests, beside_torchrl),
+    ]
 }
 
 #[cfg(test)]
@@ -265,12 +297,13 @@ mod tests {
     #[test]
     fn the_wheel_is_built_and_installed_before_the_tests_and_from_nowhere_else() {
         let place = Place::at(Path::new("/r"));
-        let steps = steps(Path::new("/r/target/python/venv/bin/python"), &place);
+        let steps = steps(Path::new("/r/target/python/venv/bin/python"), Path::new("/r/rl"), &place);
         let shown: Vec<String> = steps.iter().map(|step| step.job.shown()).collect();
         assert_eq!(shown[0], "xtask wheel");
         assert!(shown[1].contains("--no-index") && shown[1].ends_with("/r/target/wheels tensorlane"));
         assert!(shown[2].starts_with("pytest -q -rfEs"), "{}", shown[2]);
-        assert_eq!(steps[2].counted, Counted::Tests);
+        assert!(shown[3].contains("/r/python/tests/rl"), "{}", shown[3]);
+        assert!(steps[2..].iter().all(|step| step.counted == Counted::Tests));
     }
 
     #[test]
