@@ -210,20 +210,29 @@ fn begins_plain(socket: &TcpStream, until: Instant) -> Result<bool, Refused> {
     Ok(socket.peek(&mut first)? == 1 && first[0] == bind::MAGIC[0])
 }
 
-/// Connects in a way that [`super::Peers::stop`] can cut short.
+/// Connects in a way that [`super::Peers::stop`] can cut short. `segment`: as in [`open`].
 pub(super) fn connect(
     shared: &Arc<Shared>,
     address: &SocketAddr,
+    segment: Option<u32>,
     timeout: Duration,
 ) -> io::Result<(TcpStream, Registered)> {
-    let (socket, mut guard) = open(shared, address)?;
+    let (socket, mut guard) = open(shared, address, segment)?;
     finish(&socket, &mut guard, address, timeout)?;
     Ok((socket, guard))
 }
 
-/// Makes a socket for an address, on which nothing is said yet. [`super::Peers::stop`] can cut it from here on.
-pub(super) fn open(shared: &Arc<Shared>, address: &SocketAddr) -> io::Result<(TcpStream, Registered)> {
+/// Makes a socket for an address, on which nothing is said yet. [`super::Peers::stop`] can cut it from here on. `segment`: bytes
+/// of the segments that both ends send on it, where they are to be small.
+pub(super) fn open(
+    shared: &Arc<Shared>,
+    address: &SocketAddr,
+    segment: Option<u32>,
+) -> io::Result<(TcpStream, Registered)> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(*address), socket2::Type::STREAM, None)?;
+    if let Some(segment) = segment {
+        socket.set_tcp_mss(segment)?;
+    }
     let socket = TcpStream::from(socket);
     let guard = shared.register(&socket)?;
     Ok((socket, guard))

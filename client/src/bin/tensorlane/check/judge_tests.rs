@@ -49,6 +49,20 @@ fn told(facts: &Facts) -> String {
 }
 
 #[test]
+fn a_connected_peer_to_which_large_amounts_stand_still_is_a_problem_and_one_without_quic_a_note() {
+    let mut facts = well();
+    let still = "nothing moved for 2s on the TCP lanes, 0 of 9 bytes had come; small messages pass";
+    facts.peers = Ok(vec![peer("a", "self", ""), peer("b", "connected", still)]);
+    let text = told(&facts);
+    assert_eq!(exit_code(&findings(&facts)), 1, "{text}");
+    assert!(text.contains("b is connected, but nothing moved") && text.contains("MTU"), "{text}");
+    facts.peers =
+        Ok(vec![peer("a", "self", ""), peer("b", "connected", "quic to 10.0.0.7:9421 does not come up")]);
+    assert_eq!(exit_code(&findings(&facts)), 0);
+    assert!(told(&facts).contains("quic to 10.0.0.7:9421"));
+}
+
+#[test]
 fn a_pod_that_is_well_has_no_problem_and_says_which_way_bytes_go() {
     let all = findings(&well());
     assert_eq!(exit_code(&all), 0, "{all:#?}");

@@ -153,6 +153,18 @@ impl Lanes {
         }
     }
 
+    /// Ends those that we read on, as lanes on which nothing moves.
+    pub(super) fn cut_readers(&self) {
+        let Some(link) = self.link.upgrade() else { return };
+        let mut up = self.up.lock();
+        for (_, place) in up.places.iter_mut().filter(|(name, _)| link.dialed != name.serves) {
+            place.end.get_or_insert(LaneEnd::Progress);
+            if let Some(cord) = place.cord.take() {
+                cord.cut();
+            }
+        }
+    }
+
     /// Returns whether any is bound.
     pub(super) fn is_used(&self) -> bool {
         !self.up.lock().places.is_empty()

@@ -25,6 +25,7 @@ use crate::peer::paths::FallBack;
 use crate::peer::record_writer::{OutgoingPull, SendError};
 use crate::peer::relay;
 use crate::peer::shared::Shared;
+use crate::peer::standstill::{Seen, Stood};
 
 pub(in crate::peer) mod bind;
 mod bound;
@@ -56,6 +57,9 @@ use serve::Serving;
 use transfer::Landed;
 pub(in crate::peer) use transfer::{Reclaimed, Transfer};
 use wire::{LaneEnd, Wire};
+
+/// Bytes from which on a pull comes on lanes where packets of full size may be lost: fewer stand for a moment only.
+const FROM_SUSPECT: u64 = 64 << 10;
 
 /// Configuration of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,6 +288,39 @@ impl Lanes {
         Ok(())
     }
 
+    /// Bytes from which on a pull comes on lanes. Where large amounts have stood still, few are to stand before small calls.
+    fn from(&self) -> u64 {
+        let segment =
+            self.link.upgrade().and_then(|link| link.peer.standstill.lock().segment(Instant::now()));
+        if segment.is_some() { self.config.from.min(FROM_SUSPECT) } else { self.config.from }
+    }
+
+    /// Pulls have waited in vain for lanes that come up and bring nothing: this is noted, the other transport is for the next
+    /// ones, and the lanes begin anew with small segments. Returns whether they do: once.
+    fn begins_anew(&self, link: &Link, tired: &[Wanted]) -> bool {
+        let now = Instant::now();
+        let is_mute = self.opening.lock().is_mute();
+        let Some(first) = tired.iter().find(|wanted| wanted.asker.is_none()).filter(|_| is_mute) else {
+            return false;
+        };
+        let seen = Seen {
+            stood: Stood::Lanes(self.way()),
+            still: self.config.patience.min(first.transfer.allowance(now)),
+            came: Some(first.transfer.came_of()),
+            is_size_suspect: self.way() == Way::Lanes,
+        };
+        link.peer.standstill.lock().note(&seen, now);
+        if self.way() != Way::Lanes || !self.opening.lock().begins_anew() {
+            return false;
+        }
+        if link.ways.quic().is_some_and(|quic| quic.suits(u64::MAX) == Suits::Yes) {
+            link.peer.goodput.lock().failed(tensorlane_proto::Transport::Tcp, now);
+        }
+        tracing::warn!(peer = %link.peer.name, "TCP lanes come up and bring nothing: they begin anew with small segments");
+        self.cut_readers();
+        true
+    }
+
     /// Pulls that have waited too long for a lane come another way.
     fn give_up(&self, shared: &Shared, link: &Arc<Link>, tired: &[Wanted]) {
         let (from, to) = (self.way(), link.ways.instead_of(self.way()));
@@ -332,7 +369,7 @@ impl Transport for Lanes {
     }
 
     fn suits(&self, bytes: u64) -> Suits {
-        if bytes < self.config.from || bytes == 0 {
+        if bytes < self.from() || bytes == 0 {
             return Suits::No;
         }
         if self.are_shut_out() {
@@ -381,8 +418,12 @@ impl Transport for Lanes {
             let is_tired = |wanted: &Wanted| wanted.transfer.waits_until(since, self.config.patience) <= now;
             let (tired, patient): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_tired);
             waiting = patient;
+            if !tired.is_empty() && self.begins_anew(&link, &tired) {
+                waiting.extend(tired);
+            } else {
+                self.give_up(&shared, &link, &tired);
+            }
             waiting.iter().for_each(|wanted| wanted.transfer.leave(false));
-            self.give_up(&shared, &link, &tired);
         } else {
             // Lanes bring something again.
             waiting.iter().for_each(|wanted| wanted.transfer.leave(false));
@@ -396,7 +437,7 @@ impl Transport for Lanes {
         // That, and a lane of the connection before, may have given something back.
         self.pool.stir();
         self.open(&shared, &link);
-        let since = without?;
+        let since = self.opening.lock().without(now, true).filter(|_| without.is_some())?;
         waiting.iter().map(|wanted| wanted.transfer.waits_until(since, self.config.patience)).min()
     }
 

@@ -35,6 +35,10 @@ pub(super) struct LaneDialer {
     in_vain: Duration,
     /// A lane that is up has brought something.
     proven: bool,
+    /// A lane was up since pulls wait, and none has brought anything.
+    mute: bool,
+    /// Lanes were begun anew for being mute, since one last brought something.
+    anew: bool,
     cooling: Option<Instant>,
     /// Number of times that pulls have given up since a lane last came.
     given_up: u32,
@@ -51,6 +55,8 @@ impl LaneDialer {
             without: None,
             in_vain: Duration::ZERO,
             proven: false,
+            mute: false,
+            anew: false,
             cooling: None,
             given_up: 0,
         }
@@ -82,11 +88,13 @@ impl LaneDialer {
     /// A lane is up. What it is good for is not known before it has brought something.
     pub(super) fn came(&mut self, lane: u8) {
         self.set(lane, Lane::Up);
+        self.mute = true;
     }
 
     /// A lane has brought something.
     pub(super) fn delivered(&mut self) {
         self.proven = true;
+        (self.mute, self.anew) = (false, false);
         self.failed = 0;
         self.not_before = None;
         self.without = None;
@@ -118,7 +126,24 @@ impl LaneDialer {
             self.without = None;
             return None;
         }
+        if self.without.is_none() {
+            self.mute = self.lanes.contains(&Lane::Up);
+        }
         Some(*self.without.get_or_insert(now))
+    }
+
+    /// Returns whether lanes come up and bring nothing: what opens one is small, and what it brings is not.
+    pub(super) fn is_mute(&self) -> bool {
+        self.mute
+    }
+
+    /// Lanes that are mute begin anew, once: pulls wait for them as if for the first time. False where they have already.
+    pub(super) fn begins_anew(&mut self) -> bool {
+        let begins = !std::mem::replace(&mut self.anew, true);
+        if begins {
+            (self.without, self.in_vain) = (None, Duration::ZERO);
+        }
+        begins
     }
 
     fn waited(&self, now: Instant) -> Duration {
@@ -210,6 +235,25 @@ mod tests {
         opening.delivered();
         assert_eq!(opening.without(now + HOPE * 9, true), None);
         assert!(!LaneDialer::new(0, HOPE).is_hopeful(now));
+    }
+
+    #[test]
+    fn lanes_that_come_up_and_bring_nothing_are_mute_and_begin_anew_once() {
+        let now = Instant::now();
+        let mut opening = LaneDialer::new(2, HOPE);
+        opening.without(now, true);
+        assert!(!opening.is_mute(), "none has come");
+        opening.came(0);
+        assert!(opening.is_mute());
+        assert!(opening.begins_anew());
+        let later = now + HOPE;
+        assert_eq!(opening.without(later, true), Some(later), "it is waited for anew");
+        assert!(!opening.begins_anew(), "once");
+        opening.delivered();
+        assert!(!opening.is_mute() && opening.begins_anew(), "one has brought something in between");
+        opening.failed(0, later);
+        opening.without(later, true);
+        assert!(!opening.is_mute(), "none is up where none comes up any more");
     }
 
     #[test]
