@@ -113,6 +113,18 @@ impl Refused {
         }
     }
 
+    /// Returns whether the other end closed or reset the connection: it may have been reached at another address.
+    fn is_given_up(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        match self {
+            Self::Handshake(HandshakeError::Closed) => true,
+            Self::Handshake(HandshakeError::Socket(error)) | Self::Socket(error) => {
+                matches!(error.kind(), BrokenPipe | ConnectionReset)
+            }
+            _ => false,
+        }
+    }
+
     /// The label in metrics: one of `AuthRefusal`. None where it was no refusal of ours.
     pub(super) fn label(&self) -> Option<&'static str> {
         Some(match self {
@@ -171,16 +183,18 @@ pub(super) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
 
 fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
     let Some(guard) = shared.admit_unknown(&socket, from.ip()) else { return };
-    let (on_thread, gave_way) = (Arc::clone(shared), guard.gave_way());
+    let (on_thread, was_cut) = (Arc::clone(shared), guard.was_cut());
     shared.spawn("tl-peer-in", move || {
         let most = on_thread.config.handshake;
         if let Err(refused) = arrived(&on_thread, socket, guard, Instant::now() + most) {
-            if gave_way.load(Ordering::Acquire) {
+            if was_cut.load(Ordering::Acquire) {
                 // Counted when it was ended.
                 return;
             }
             let refused = refused.after(most);
-            on_thread.count_refusal(&refused);
+            if !refused.is_given_up() {
+                on_thread.count_refusal(&refused);
+            }
             debug!(%from, %refused, "connection refused");
         }
     });
@@ -245,8 +259,11 @@ pub(super) fn finish(
     address: &SocketAddr,
     timeout: Duration,
 ) -> io::Result<()> {
+    guard.check()?;
     SockRef::from(socket).connect_timeout(&(*address).into(), timeout)?;
     guard.begun = Instant::now();
+    // A socket that was cut a moment before it began to connect took no notice.
+    guard.check()?;
     Ok(())
 }
 

@@ -31,7 +31,6 @@ use super::relay::HOLDERS_SINCE;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
 use super::slowest;
-use super::standstill::{Seen, Stood};
 use super::transport::lanes::Lanes;
 use super::transport::shm::{AT_NODE_SINCE, SocketName};
 use super::transport::{Way, Ways};
@@ -288,6 +287,11 @@ impl Link {
         silence(self.since.elapsed(), heard, self.outbox.bulk_bytes(), sent_when_heard)
     }
 
+    /// Time since something was last heard.
+    pub(super) fn unheard(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)))
+    }
+
     /// Asks whether the other side lives; for how long that has gone unanswered.
     pub(super) fn ask(&self) -> Duration {
         let now = self.since.elapsed();
@@ -407,8 +411,10 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
         // It ends with the outbox. A panic there has been counted.
         let _ = writer.join();
     }
-    if let Some(ended) = link.ended.lock().as_ref() {
-        note_standstill(shared, link, ended);
+    let stood_still = matches!(*link.ended.lock(), Some(Ended::Progress));
+    if stood_still {
+        let due = link.peer.state.lock().due_on_stream(link.id);
+        link.peer.standstill.lock().control_was_cut(shared.config.progress, due, Instant::now());
     }
     shared.link_ended(link, &why);
     let ended = link.ended.lock();
@@ -425,25 +431,6 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
             debug!(peer = %link.peer.name, why, "connection closed");
         }
         _ => info!(peer = %link.peer.name, why, "connection lost"),
-    }
-}
-
-/// Notes a connection that was cut because nothing moved on it. Where the other end was heard all the same, or bytes of a tensor
-/// were due on it, packets of full size may be lost.
-fn note_standstill(shared: &Shared, link: &Link, ended: &Ended) {
-    let now = Instant::now();
-    let progress = shared.config.progress;
-    let unheard =
-        link.since.elapsed().saturating_sub(Duration::from_millis(link.heard.load(Ordering::Relaxed)));
-    let due = link.peer.state.lock().due_on_stream(link.id);
-    let is_silent = unheard >= progress / 2;
-    let mut path = link.peer.standstill.lock();
-    if due.is_some() && is_silent && matches!(ended, Ended::Progress | Ended::Lost(_)) {
-        path.suspect(now);
-    }
-    if matches!(ended, Ended::Progress | Ended::Slow) {
-        let seen = Seen { stood: Stood::Control, still: progress, came: due, is_size_suspect: !is_silent };
-        path.note(&seen, now);
     }
 }
 

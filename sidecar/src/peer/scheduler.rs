@@ -149,22 +149,17 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
         // The caller may have more time than this question has, or has spent some of it already.
         let limit = clock::told(over.deadline.saturating_duration_since(over.begun));
         let failure = if state.link.is_some() {
-            let standstill = peer.standstill.lock().told(Instant::now());
-            let is_told = over.is_pull() && !standstill.is_empty();
-            let remedy = if is_told { format!("; {standstill}") } else { String::new() };
-            let message = match over.came_of() {
-                Some((came, of)) if remedy.is_empty() => format!(
+            let mut message = match over.came_of() {
+                Some((came, of)) => format!(
                     "{came} of {of} bytes of a tensor of {} had come after {limit}: let the call have a longer deadline",
                     peer.name
                 ),
-                Some((came, of)) => {
-                    format!(
-                        "{came} of {of} bytes of a tensor of {} had come after {limit}{remedy}",
-                        peer.name
-                    )
-                }
-                None => format!("{} did not answer within {limit}{remedy}", peer.name),
+                None => format!("{} did not answer within {limit}", peer.name),
             };
+            let stood = peer.standstill.lock().told_since(over.begun);
+            if over.is_pull() && !stood.is_empty() {
+                message.push_str(&format!("; meanwhile {stood}"));
+            }
             Failure::new(Reason::DeadlineExceeded, message)
         } else {
             let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };

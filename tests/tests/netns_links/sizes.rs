@@ -1,11 +1,14 @@
-//! Paths that lose packets of full size and let small ones pass. Needs root.
+//! Paths that lose packets of full size and let small ones pass, and paths that are merely slow. Needs root.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tensorlane_client::{PutOptions, Target, Tensor, Way};
 use tensorlane_proto::{Reason, Transport};
+use tensorlane_tests::far::LongWay;
 use tensorlane_tests::netns::Peers;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::u8s;
 use tensorlane_tests::transfer::{MI, ROUTES, Route, is, put, seconds};
@@ -75,6 +78,9 @@ fn a_large_tensor_comes_by_tcp_where_large_packets_are_lost_small_calls_do_not_w
                 told.contains("is connected, but nothing moved") && told.contains("ping -M do"),
                 "{told}"
             );
+            // It is the owner that dials for one of the two.
+            let asked = peers.seen(route.owner, route.reader).last_error;
+            assert!(asked.is_empty() || asked.contains("says the peer"), "{asked}");
         });
     }
 }
@@ -114,4 +120,83 @@ fn a_get_that_does_not_come_says_what_stood_still() {
     let told = failed.to_string();
     assert!(told.contains("nothing moved for") && told.contains("MTU"), "{told}");
     assert!([Reason::DeadlineExceeded, Reason::PeerUnreachable].contains(&reason::<Tensor>(Err(failed))));
+}
+
+/// A tensor that came on TCP lanes, all of it, between two peers that suspect nothing.
+fn came_in_order(peers: &Peers, route: Route, tensor: &Tensor) {
+    let moved = tensor.moved();
+    assert_eq!(moved.transport, Some(Transport::Tcp));
+    assert!(moved.paths.iter().all(|path| path.way == Some(Way::Lanes) && path.left.is_none()), "{moved}");
+    for (host, other) in [(route.reader, route.owner), (route.owner, route.reader)] {
+        let told = peers.seen(host, other).last_error;
+        assert!(!told.contains("full size") && !told.contains("lanes"), "{told}");
+    }
+    let told = check(peers, route.reader);
+    assert!(!told.contains("MTU"), "{told}");
+}
+
+#[test]
+fn a_path_that_is_merely_slow_is_not_said_to_lose_packets_nor_gone_around_also_where_a_get_was_in_a_hurry() {
+    const KBIT: u32 = 128;
+    for route in ROUTES {
+        where_the_machine_runs_on(|| {
+            let peers =
+                Peers::start(2, |_, options| options.set("transports", "tcp,quic").set("prefer", "tcp"));
+            let (writer, reader) = (peers.client(route.owner), peers.client(route.reader));
+            let (first, second) = (put(&writer, 71, 9 * MI), put(&writer, 72, 9 * MI));
+            (0..2).for_each(|host| peers.network.crawl(host, KBIT));
+            let failed = reader.acquire(first.reference(), &seconds(3)).unwrap_err().to_string();
+            assert!(!failed.contains("MTU"), "{failed}");
+            let tensor = std::thread::scope(|scope| {
+                let large = peers.client(route.reader);
+                let reference = second.reference();
+                let getting = scope.spawn(move || large.acquire(reference, &seconds(120)).unwrap());
+                let before = peers.network.received(route.reader);
+                until("ten seconds' worth of bytes have come", || {
+                    peers.network.received(route.reader) - before > u64::from(KBIT) * 1000 / 8 * 10
+                });
+                (0..2).for_each(|host| peers.network.fast(host));
+                getting.join().unwrap()
+            });
+            assert!(is(&tensor, 72, 9 * MI));
+            came_in_order(&peers, route, &tensor);
+        });
+    }
+}
+
+#[test]
+fn a_long_way_is_not_said_to_lose_packets_nor_gone_around() {
+    for route in ROUTES {
+        where_the_machine_runs_on(|| {
+            let peers = pair("tcp");
+            let _way = LongWay::start(&peers, Duration::from_millis(400));
+            let stored = put(&peers.client(route.owner), 73, 12 * MI);
+            let tensor = peers.client(route.reader).acquire(stored.reference(), &seconds(60)).unwrap();
+            assert!(is(&tensor, 73, 12 * MI));
+            came_in_order(&peers, route, &tensor);
+        });
+    }
+}
+
+#[test]
+fn an_owner_that_stands_still_for_a_while_is_not_said_to_lose_packets() {
+    for route in ROUTES {
+        let peers = Peers::start(2, |_, options| {
+            options.set("transports", "tcp").set("deadlines.progress", "20s").set("gc.leaseGrace", "20s")
+        });
+        let stored = put(&peers.client(route.owner), 74, 12 * MI);
+        let pid = peers.sidecars[route.owner].pid();
+        let tensor = std::thread::scope(|scope| {
+            let large = peers.client(route.reader);
+            let reference = stored.reference();
+            stop(pid);
+            let getting = scope.spawn(move || large.acquire(reference, &seconds(60)).unwrap());
+            let begun = Instant::now();
+            until("twice the time that lanes have", || begun.elapsed() > Duration::from_secs(5));
+            signal(pid, Signal::CONT);
+            getting.join().unwrap()
+        });
+        assert!(is(&tensor, 74, 12 * MI));
+        assert_eq!(peers.seen(route.reader, route.owner).last_error, "");
+    }
 }

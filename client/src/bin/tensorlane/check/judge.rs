@@ -112,15 +112,16 @@ fn others(status: &Status, peers: &[PeerStatus], remedies: &Remedies) -> Vec<Fin
     all
 }
 
-/// Finding on a connected peer to which large amounts stood still lately, or QUIC does not come up.
+/// Finding on a connected peer: a problem where packets of full size may be lost, a note where something stood still lately or QUIC
+/// does not come up.
 fn stands_still(peer: &PeerStatus, remedies: &Remedies) -> Option<Finding> {
     if peer.state != "connected" || peer.last_error.is_empty() {
         return None;
     }
     let found = format!("{} is connected, but {}", peer.name, peer.last_error);
-    Some(match peer.last_error.starts_with("quic to ") {
-        true => Finding::note("path", found),
-        false => Finding::problem("path", found, remedies.of_error(&peer.last_error, &peer.name)),
+    Some(match remedies.of_path(&peer.last_error) {
+        None => Finding::note("path", found),
+        Some(remedy) => Finding::problem("path", found, remedy),
     })
 }
 

@@ -68,10 +68,14 @@ impl Remedies {
         if in_kubernetes { &IN_KUBERNETES } else { &ELSEWHERE }
     }
 
+    /// Remedy for what is told of the path to a peer that is connected, where there is one.
+    pub(super) fn of_path(&self, told: &str) -> Option<&'static str> {
+        told.contains("packets of full size").then_some(self.packet_size)
+    }
+
     /// Remedy for the words of an error with which a peer was not reached.
     pub(super) fn of_error(&self, error: &str, peer: &str) -> String {
-        let asked: [(&[&str], &str); 7] = [
-            (&["nothing moved"], self.packet_size),
+        let asked: [(&[&str], &str); 6] = [
             (&["this peer's own"], self.own_address),
             (&["belongs to no peer", "refused us", "certificate", "alert"], self.not_pinned),
             (&["not to ", "name of its key"], self.another_owner),

@@ -136,7 +136,7 @@ impl Lanes {
         up.next += 1;
         up.places.insert(name, Place { id, cord: Some(cord), room, end: None });
         if reads {
-            self.opening.lock().came(name.number);
+            self.opening.lock().came(name.number, Instant::now());
         }
         drop(up);
         // Whoever does not say how it ends has lost the other end.

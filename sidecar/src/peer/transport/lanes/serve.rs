@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use prost::Message;
@@ -11,15 +11,12 @@ use tensorlane_proto::frame::{self, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
+use super::Lanes;
 use super::wire::{Ask, LaneEnd, TICK, Wire};
-use super::{Lanes, Transport, Way};
 use crate::peer::link::Link;
 use crate::peer::partial::Ready;
 use crate::peer::record_writer::OutgoingPull;
 use crate::peer::shared::{Shared, count_out};
-
-/// Time after which a lane that has never brought anything is one on which nothing moves, where the reader gives up on it.
-const MUTE_AFTER: Duration = Duration::from_millis(400);
 
 /// The pulls of one connection that may be asked for on its lanes.
 #[derive(Default)]
@@ -81,22 +78,11 @@ pub(super) fn run(
     number: u8,
     wire: &mut dyn Wire,
 ) -> LaneEnd {
-    let mut is_mute = true;
     loop {
-        let ask = match wire.next_ask() {
-            Ok(ask) => ask,
-            Err(end) => return end,
-        };
-        let begun = Instant::now();
-        if let Err(end) = answer(shared, link, lanes, number, ask, wire) {
-            // The other end gave up on a lane that had come up and never brought anything.
-            let is_over = matches!(end, LaneEnd::Progress | LaneEnd::Closed | LaneEnd::Socket(_));
-            if is_mute && is_over && lanes.way() == Way::Lanes && begun.elapsed() >= MUTE_AFTER {
-                link.peer.standstill.lock().suspect(Instant::now());
-            }
+        let answered = wire.next_ask().and_then(|ask| answer(shared, link, lanes, number, ask, wire));
+        if let Err(end) = answered {
             return end;
         }
-        is_mute = false;
     }
 }
 

@@ -471,6 +471,9 @@ fn told(refused: &Refused, after: Duration) -> String {
         Refused::Socket(error) if error.kind() == std::io::ErrorKind::TimedOut => {
             format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
         }
+        Refused::Quic(quinn::ConnectionError::TimedOut) => {
+            format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
+        }
         other => other.to_string(),
     }
 }
