@@ -144,6 +144,13 @@ impl Network {
         run("ip", &format!("netns exec {namespace} tc qdisc replace dev e0 root tbf {shape}"));
     }
 
+    /// Everything that the host sends goes at that many kbit/s from the first packet on, and waits for seconds in a long line.
+    pub fn crawl(&self, host: usize, kbit: u32) {
+        self.send_one_by_one();
+        let shape = format!("rate {kbit}kbit burst 3000 limit 20000");
+        run("ip", &format!("netns exec {} tc qdisc replace dev e0 root tbf {shape}", self.hosts[host]));
+    }
+
     /// Ends [`Network::slow`].
     pub fn fast(&self, host: usize) {
         run("ip", &format!("netns exec {} tc qdisc del dev e0 root", self.hosts[host]));

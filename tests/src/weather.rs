@@ -25,6 +25,16 @@ impl Network {
         self.nft(host, &format!("add rule netdev weather in numgen random mod 100 < {percent} drop"));
     }
 
+    /// Packets of more bytes than that are lost on their way to the host, and nobody says so: a path with a smaller MTU, and
+    /// a firewall that drops ICMP.
+    pub fn only_small(&self, host: usize, bytes: u32) {
+        self.send_one_by_one();
+        self.nft(host, "add table netdev weather");
+        self.nft(host, "add chain netdev weather in { type filter hook ingress device \"e0\" priority 0; }");
+        self.nft(host, "flush chain netdev weather in");
+        self.nft(host, &format!("add rule netdev weather in meta length > {bytes} drop"));
+    }
+
     /// Of every hundred datagrams that come to the host and are large enough, so many have one byte of their content altered.
     /// No checksum of the kernel tells: between hosts of one machine none is looked at.
     pub fn altering(&self, host: usize, percent: u32) {

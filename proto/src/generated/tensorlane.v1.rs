@@ -4077,6 +4077,9 @@ pub struct Lanes {
     /// Of which way; absent means lanes that are connections of their own.
     #[prost(enumeration = "Way", tag = "2")]
     pub way: i32,
+    /// Whether they are to have segments of 1200 bytes: nothing came on lanes of full size, so such packets may be lost on the way.
+    #[prost(bool, tag = "3")]
+    pub small_segments: bool,
 }
 /// First frame of a lane, inside TLS with the same keys as the connection that it belongs to. Answered by the same frame,
 /// empty, flagged REPLY. Likewise on the first stream of a QUIC connection, as lane 0, and on each stream after it, where

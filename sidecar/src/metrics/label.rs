@@ -334,7 +334,7 @@ labels! {
         MalformedCertificate = "malformed_certificate",
         /// Peer that did not prove that it has the key.
         BadSignature = "bad_signature",
-        /// TLS failed for another reason: version, cipher, alert, end of stream.
+        /// TLS failed for another reason: version, cipher, alert; or a peer that was dialed closed.
         Tls = "tls",
         /// Peer whose key is in nobody's entry of the peer table.
         UnknownKey = "unknown_key",

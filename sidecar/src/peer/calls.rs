@@ -274,6 +274,11 @@ impl Call {
         (pull.opened && came > 0).then_some((came, pull.bytes))
     }
 
+    /// Returns whether it brings the bytes of a tensor.
+    pub(super) fn is_pull(&self) -> bool {
+        matches!(self.kind, Kind::Pull(_))
+    }
+
     /// Returns whether no more frames come for it on the control connection, whatever becomes of it.
     pub(super) fn is_answered(&self) -> bool {
         match &self.kind {

@@ -57,7 +57,10 @@ impl Peers {
         let ready = pulls && is_ready_for_trial(&peer, now);
         let goodput = peer.goodput.lock();
         let tried = if pulls { goodput.for_pull(now, ready) } else { goodput.measured(now) };
-        let cooling = met.cooling.iter().chain(tried.cooling.iter()).collect();
+        // Where there is nothing else, what stood still is tried again.
+        let has_no_quic = met.absent.contains(Transport::Quic) || tried.cooling.contains(Transport::Quic);
+        let is_last = |one| one == Transport::Tcp && has_no_quic;
+        let cooling = met.cooling.iter().chain(tried.cooling.iter()).filter(|one| !is_last(*one)).collect();
         Measured { same_node: met.same_node, absent: met.absent, cooling, ..tried }
     }
 }

@@ -113,6 +113,18 @@ impl Refused {
         }
     }
 
+    /// Returns whether the other end closed or reset the connection: it may have been reached at another address.
+    fn is_given_up(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        match self {
+            Self::Handshake(HandshakeError::Closed) => true,
+            Self::Handshake(HandshakeError::Socket(error)) | Self::Socket(error) => {
+                matches!(error.kind(), BrokenPipe | ConnectionReset)
+            }
+            _ => false,
+        }
+    }
+
     /// The label in metrics: one of `AuthRefusal`. None where it was no refusal of ours.
     pub(super) fn label(&self) -> Option<&'static str> {
         Some(match self {
@@ -171,16 +183,18 @@ pub(super) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
 
 fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
     let Some(guard) = shared.admit_unknown(&socket, from.ip()) else { return };
-    let (on_thread, gave_way) = (Arc::clone(shared), guard.gave_way());
+    let (on_thread, was_cut) = (Arc::clone(shared), guard.was_cut());
     shared.spawn("tl-peer-in", move || {
         let most = on_thread.config.handshake;
         if let Err(refused) = arrived(&on_thread, socket, guard, Instant::now() + most) {
-            if gave_way.load(Ordering::Acquire) {
+            if was_cut.load(Ordering::Acquire) {
                 // Counted when it was ended.
                 return;
             }
             let refused = refused.after(most);
-            on_thread.count_refusal(&refused);
+            if !refused.is_given_up() {
+                on_thread.count_refusal(&refused);
+            }
             debug!(%from, %refused, "connection refused");
         }
     });
@@ -210,20 +224,29 @@ fn begins_plain(socket: &TcpStream, until: Instant) -> Result<bool, Refused> {
     Ok(socket.peek(&mut first)? == 1 && first[0] == bind::MAGIC[0])
 }
 
-/// Connects in a way that [`super::Peers::stop`] can cut short.
+/// Connects in a way that [`super::Peers::stop`] can cut short. `segment`: as in [`open`].
 pub(super) fn connect(
     shared: &Arc<Shared>,
     address: &SocketAddr,
+    segment: Option<u32>,
     timeout: Duration,
 ) -> io::Result<(TcpStream, Registered)> {
-    let (socket, mut guard) = open(shared, address)?;
+    let (socket, mut guard) = open(shared, address, segment)?;
     finish(&socket, &mut guard, address, timeout)?;
     Ok((socket, guard))
 }
 
-/// Makes a socket for an address, on which nothing is said yet. [`super::Peers::stop`] can cut it from here on.
-pub(super) fn open(shared: &Arc<Shared>, address: &SocketAddr) -> io::Result<(TcpStream, Registered)> {
+/// Makes a socket for an address, on which nothing is said yet. [`super::Peers::stop`] can cut it from here on. `segment`: bytes
+/// of the segments that both ends send on it, where they are to be small.
+pub(super) fn open(
+    shared: &Arc<Shared>,
+    address: &SocketAddr,
+    segment: Option<u32>,
+) -> io::Result<(TcpStream, Registered)> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(*address), socket2::Type::STREAM, None)?;
+    if let Some(segment) = segment {
+        socket.set_tcp_mss(segment)?;
+    }
     let socket = TcpStream::from(socket);
     let guard = shared.register(&socket)?;
     Ok((socket, guard))
@@ -236,8 +259,11 @@ pub(super) fn finish(
     address: &SocketAddr,
     timeout: Duration,
 ) -> io::Result<()> {
+    guard.check()?;
     SockRef::from(socket).connect_timeout(&(*address).into(), timeout)?;
     guard.begun = Instant::now();
+    // A socket that was cut a moment before it began to connect took no notice.
+    guard.check()?;
     Ok(())
 }
 

@@ -287,6 +287,11 @@ impl Link {
         silence(self.since.elapsed(), heard, self.outbox.bulk_bytes(), sent_when_heard)
     }
 
+    /// Time since something was last heard.
+    pub(super) fn unheard(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)))
+    }
+
     /// Asks whether the other side lives; for how long that has gone unanswered.
     pub(super) fn ask(&self) -> Duration {
         let now = self.since.elapsed();
@@ -409,6 +414,11 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
     if let Ok(writer) = writer {
         // It ends with the outbox. A panic there has been counted.
         let _ = writer.join();
+    }
+    let stood_still = matches!(*link.ended.lock(), Some(Ended::Progress));
+    if stood_still {
+        let due = link.peer.state.lock().due_on_stream(link.id);
+        link.peer.standstill.lock().control_was_cut(shared.config.progress, due, Instant::now());
     }
     shared.link_ended(link, &why);
     let ended = link.ended.lock();

@@ -64,6 +64,7 @@ mod shunned;
 mod slowest;
 mod small;
 mod source;
+mod standstill;
 mod strangers;
 mod transport;
 mod views;

@@ -130,7 +130,8 @@ impl<'a> Reach<'a> {
     fn begin(&mut self, address: SocketAddr, here: bool) {
         let begun = Instant::now();
         let told = |tried| News::Tried { address, begun, tried };
-        let (socket, guard) = match connect::open(self.shared, &address) {
+        let segment = self.peer.standstill.lock().segment(begun);
+        let (socket, guard) = match connect::open(self.shared, &address, segment) {
             Ok(opened) => opened,
             Err(error) => {
                 self.under_way.push((address, 0));

@@ -35,6 +35,7 @@ use super::questions;
 use super::relay::RelayOrder;
 use super::sets::Packed;
 use super::shunned::Shunned;
+use super::standstill::Standstill;
 use super::transport::Way;
 use super::transport::measure::Goodput;
 use crate::cancel::Cancel;
@@ -255,6 +256,8 @@ pub(super) struct Peer {
     pub(super) bytes_out: AtomicU64,
     /// Goodput of its transports.
     pub(super) goodput: Mutex<Goodput>,
+    /// Memory of the way to it, as far as large amounts stood still.
+    pub(super) standstill: Mutex<Standstill>,
     /// State that says whether it is asked for other peers' tensors.
     pub(super) shunned: Mutex<Shunned>,
     /// Set if it is ours to dial, needed or not.
@@ -271,6 +274,7 @@ impl Peer {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             goodput: Mutex::default(),
+            standstill: Mutex::default(),
             shunned: Mutex::default(),
             eager: AtomicBool::new(false),
         }

@@ -149,13 +149,17 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
         // The caller may have more time than this question has, or has spent some of it already.
         let limit = clock::told(over.deadline.saturating_duration_since(over.begun));
         let failure = if state.link.is_some() {
-            let message = match over.came_of() {
+            let mut message = match over.came_of() {
                 Some((came, of)) => format!(
                     "{came} of {of} bytes of a tensor of {} had come after {limit}: let the call have a longer deadline",
                     peer.name
                 ),
                 None => format!("{} did not answer within {limit}", peer.name),
             };
+            let stood = peer.standstill.lock().told_since(over.begun);
+            if over.is_pull() && !stood.is_empty() {
+                message.push_str(&format!("; meanwhile {stood}"));
+            }
             Failure::new(Reason::DeadlineExceeded, message)
         } else {
             let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };

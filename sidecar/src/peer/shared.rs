@@ -87,7 +87,8 @@ pub(super) struct Registered {
     /// Time at which the socket was connected, as far as is known.
     pub(super) begun: Instant,
     is_stranger: bool,
-    gave_way: Arc<AtomicBool>,
+    /// Becomes true when it was cut: by [`Shared::cut`], or to make room for another one.
+    was_cut: Arc<AtomicBool>,
 }
 
 /// A place among the peers that may be connected, from before its connection is up; then the connection has it.
@@ -125,9 +126,18 @@ impl Registered {
         self.shared.unknown.lock().heard(self.number);
     }
 
-    /// Becomes true when it was ended to make room for another one.
-    pub(super) fn gave_way(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.gave_way)
+    /// Checks that it was not cut yet.
+    ///
+    /// # Errors
+    /// It was.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let is_over = self.was_cut.load(Ordering::Acquire) || self.shared.is_stopping();
+        if is_over { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+
+    /// Becomes true when it was cut here.
+    pub(super) fn was_cut(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.was_cut)
     }
 }
 
@@ -432,8 +442,8 @@ impl Shared {
     }
 
     fn registered(self: &Arc<Self>, number: u64, is_stranger: bool) -> Registered {
-        let (shared, gave_way) = (Arc::clone(self), Arc::default());
-        Registered { shared, number, begun: Instant::now(), is_stranger, gave_way }
+        let (shared, was_cut) = (Arc::clone(self), Arc::default());
+        Registered { shared, number, begun: Instant::now(), is_stranger, was_cut }
     }
 
     fn remember(&self, registered: &Registered, socket: &TcpStream) -> io::Result<()> {
@@ -441,13 +451,14 @@ impl Shared {
         if self.is_stopping() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        unready.insert(registered.number, (socket.try_clone()?, registered.gave_way()));
+        unready.insert(registered.number, (socket.try_clone()?, registered.was_cut()));
         Ok(())
     }
 
     /// Shuts down a socket of a connection that is not up yet, if it is none by now.
     pub(super) fn cut(&self, number: u64) {
-        if let Some((socket, _)) = self.unready.lock().get(&number) {
+        if let Some((socket, was_cut)) = self.unready.lock().get(&number) {
+            was_cut.store(true, Ordering::Release);
             // An error means that it is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -473,8 +484,8 @@ impl Shared {
         };
         if let Some(silent) = admitted.inspect_err(too_many).ok()? {
             self.counters.auth_refused.add("gave_way");
-            if let Some((socket, gave_way)) = self.unready.lock().get(&silent) {
-                gave_way.store(true, Ordering::Release);
+            if let Some((socket, was_cut)) = self.unready.lock().get(&silent) {
+                was_cut.store(true, Ordering::Release);
                 // Its thread ends with it. One that is closed already has nothing to shut down.
                 let _ = socket.shutdown(Shutdown::Both);
             }

@@ -130,7 +130,10 @@ impl Peers {
             node,
             bytes_in: peer.bytes_in.load(Ordering::Relaxed),
             bytes_out: peer.bytes_out.load(Ordering::Relaxed),
-            last_error: state.last_error.clone(),
+            last_error: match state.link {
+                Some(_) => peer.standstill.lock().told(std::time::Instant::now()),
+                None => state.last_error.clone(),
+            },
         }
     }
 

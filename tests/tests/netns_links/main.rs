@@ -4,6 +4,7 @@ mod addresses;
 mod far;
 mod links;
 mod quic;
+mod sizes;
 
 use tensorlane_tests::SidecarOptions;
 use tensorlane_tests::netns::Peers;

@@ -70,6 +70,14 @@ impl State {
 }
 
 impl<L: Carrier> State<L> {
+    /// Bytes that came of a tensor that is coming on this control connection, and of how many.
+    pub(in crate::peer) fn due_on_stream(&self, link: u64) -> Option<(u64, u64)> {
+        self.calls.values().filter(|call| call.sent_on == Some(link)).find_map(|call| match &call.kind {
+            Kind::Pull(pull) if pull.opened && pull.way == Way::Stream => Some((pull.landed, pull.bytes)),
+            _ => None,
+        })
+    }
+
     /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.
     pub(in crate::peer) fn finish_whole(&mut self, number: u64) -> Effects<L> {
         let Some(call) = self.calls.get_mut(&number) else { return Effects::default() };

@@ -107,8 +107,22 @@ fn others(status: &Status, peers: &[PeerStatus], remedies: &Remedies) -> Vec<Fin
         let connected = others.iter().filter(|peer| peer.state == "connected").count();
         all.push(Finding::ok("peers", format!("{connected} of {} connected, none refused", others.len())));
     }
+    all.extend(others.iter().filter_map(|peer| stands_still(peer, remedies)));
     all.extend(routes(&others, remedies));
     all
+}
+
+/// Finding on a connected peer: a problem where packets of full size may be lost, a note where something stood still lately or QUIC
+/// does not come up.
+fn stands_still(peer: &PeerStatus, remedies: &Remedies) -> Option<Finding> {
+    if peer.state != "connected" || peer.last_error.is_empty() {
+        return None;
+    }
+    let found = format!("{} is connected, but {}", peer.name, peer.last_error);
+    Some(match remedies.of_path(&peer.last_error) {
+        None => Finding::note("path", found),
+        Some(remedy) => Finding::problem("path", found, remedy),
+    })
 }
 
 fn unreachable(peer: &PeerStatus, remedies: &Remedies) -> Option<Finding> {

@@ -49,6 +49,23 @@ fn told(facts: &Facts) -> String {
 }
 
 #[test]
+fn a_connected_peer_to_which_large_packets_are_lost_is_a_problem_and_what_stood_still_or_no_quic_a_note() {
+    let mut facts = well();
+    let still =
+        "nothing moved for 2s on the TCP lanes, 0 of 9 bytes had come; packets of full size may be lost";
+    facts.peers = Ok(vec![peer("a", "self", ""), peer("b", "connected", still)]);
+    let text = told(&facts);
+    assert_eq!(exit_code(&findings(&facts)), 1, "{text}");
+    assert!(text.contains("b is connected, but nothing moved") && text.contains("MTU"), "{text}");
+    for noted in ["quic to 10.0.0.7:9421 does not come up", "nothing moved for 30s on the control connection"]
+    {
+        facts.peers = Ok(vec![peer("a", "self", ""), peer("b", "connected", noted)]);
+        assert_eq!(exit_code(&findings(&facts)), 0);
+        assert!(told(&facts).contains(noted) && !told(&facts).contains("MTU"));
+    }
+}
+
+#[test]
 fn a_pod_that_is_well_has_no_problem_and_says_which_way_bytes_go() {
     let all = findings(&well());
     assert_eq!(exit_code(&all), 0, "{all:#?}");

@@ -19,6 +19,10 @@ pub(super) struct Remedies {
     another_release: &'static str,
     no_address: &'static str,
     not_reached: &'static str,
+    /// Remedy where small packets pass and large ones do not.
+    packet_size: &'static str,
+    /// Remedy where an address leads back to this peer.
+    own_address: &'static str,
 }
 
 const IN_KUBERNETES: Remedies = Remedies {
@@ -36,6 +40,8 @@ const IN_KUBERNETES: Remedies = Remedies {
     another_release: "its sidecar is of another release: make the older pod anew",
     no_address: "it has not published yet: `kubectl describe txp PEER`",
     not_reached: "can this pod reach its port 9421? a NetworkPolicy must let pods of the exchange connect to each other; is its node up?",
+    packet_size: "`ping -M do -s 1400 ADDRESS` from this node to the peer's: where it fails, make the MTU of the pod network smaller than that of the path, or let ICMP pass",
+    own_address: "two pods have one address, or one key: look at the addresses of `kubectl get txp -o wide`",
 };
 
 const ELSEWHERE: Remedies = Remedies {
@@ -53,6 +59,8 @@ const ELSEWHERE: Remedies = Remedies {
     another_release: "its sidecar is of another release: start the older one anew",
     no_address: "give PEER an address in the peers file, or in its own, so that one of the two can connect",
     not_reached: "does it run, does the peers file have its address, and does a firewall let this host reach that port?",
+    packet_size: "`ping -M do -s 1400 ADDRESS` to the peer: where it fails, make the MTU of both ends that of the path between them, or let ICMP pass",
+    own_address: "correct the address of PEER in the peers file, or `peers.advertise` there; no two peers may share an identity folder",
 };
 
 impl Remedies {
@@ -60,9 +68,15 @@ impl Remedies {
         if in_kubernetes { &IN_KUBERNETES } else { &ELSEWHERE }
     }
 
+    /// Remedy for what is told of the path to a peer that is connected, where there is one.
+    pub(super) fn of_path(&self, told: &str) -> Option<&'static str> {
+        told.contains("packets of full size").then_some(self.packet_size)
+    }
+
     /// Remedy for the words of an error with which a peer was not reached.
     pub(super) fn of_error(&self, error: &str, peer: &str) -> String {
-        let asked: [(&[&str], &str); 5] = [
+        let asked: [(&[&str], &str); 6] = [
+            (&["this peer's own"], self.own_address),
             (&["belongs to no peer", "refused us", "certificate", "alert"], self.not_pinned),
             (&["not to ", "name of its key"], self.another_owner),
             (&["exchange"], self.another_exchange),

@@ -68,6 +68,12 @@ struct Dialed {
     connection: Option<usize>,
 }
 
+/// Connects to where the control connection leads.
+fn connect(shared: &Arc<Shared>, link: &Link, until: Instant) -> Result<(TcpStream, Registered), Refused> {
+    let segment = link.peer.standstill.lock().segment(Instant::now());
+    Ok(connect::connect(shared, &link.other_end()?, segment, left(until)?)?)
+}
+
 fn dial_tls(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
@@ -76,7 +82,7 @@ fn dial_tls(
     until: Instant,
 ) -> Result<Dialed, Refused> {
     let keys = shared.keys();
-    let (socket, guard) = connect::connect(shared, &link.other_end()?, left(until)?)?;
+    let (socket, guard) = connect(shared, link, until)?;
     let secured = handshake::client(&keys.client, &socket, until)?;
     let mut talk = PendingConnection::begin(shared, socket, &keys, secured, guard, Some(&link.peer.name))?;
     let nonce = nonce();
@@ -138,7 +144,7 @@ fn dial_plain(
     name: LaneName,
     until: Instant,
 ) -> Result<Dialed, Refused> {
-    let (socket, guard) = connect::connect(shared, &link.other_end()?, left(until)?)?;
+    let (socket, guard) = connect(shared, link, until)?;
     let ours = nonce();
     let mut hello = MAGIC.to_vec();
     hello.extend(lanes.key.id());

@@ -136,7 +136,7 @@ impl Lanes {
         up.next += 1;
         up.places.insert(name, Place { id, cord: Some(cord), room, end: None });
         if reads {
-            self.opening.lock().came(name.number);
+            self.opening.lock().came(name.number, Instant::now());
         }
         drop(up);
         // Whoever does not say how it ends has lost the other end.
@@ -150,6 +150,18 @@ impl Lanes {
         place.end.get_or_insert(end);
         if let Some(cord) = place.cord.take() {
             cord.cut();
+        }
+    }
+
+    /// Ends those that we read on, as lanes on which nothing moves.
+    pub(super) fn cut_readers(&self) {
+        let Some(link) = self.link.upgrade() else { return };
+        let mut up = self.up.lock();
+        for (_, place) in up.places.iter_mut().filter(|(name, _)| link.dialed != name.serves) {
+            place.end.get_or_insert(LaneEnd::Progress);
+            if let Some(cord) = place.cord.take() {
+                cord.cut();
+            }
         }
     }
 

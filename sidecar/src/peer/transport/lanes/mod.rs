@@ -30,6 +30,7 @@ use crate::peer::shared::Shared;
 pub(in crate::peer) mod bind;
 mod bound;
 pub(in crate::peer) mod key;
+mod moved;
 mod opening;
 pub(in crate::peer) mod pieces;
 mod plain;
@@ -46,6 +47,7 @@ mod wire;
 
 use bound::{Bound, Up};
 use key::{LaneKey, LaneName};
+use moved::LastMoved;
 use opening::LaneDialer;
 #[cfg(test)]
 pub(in crate::peer) use pieces::GRANULE;
@@ -57,6 +59,11 @@ use serve::Serving;
 use transfer::Landed;
 pub(in crate::peer) use transfer::{Reclaimed, Transfer};
 use wire::{LaneEnd, Wire};
+
+/// Bytes from which on a pull comes on lanes where large amounts have stood still.
+const FROM_WARY: u64 = 64 << 10;
+/// Time without a word of the other end after which it is asked for one, while lanes bring nothing.
+const UNHEARD: Duration = Duration::from_millis(250);
 
 /// Configuration of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +126,8 @@ pub(in crate::peer) struct Lanes {
     serving: Serving,
     /// Dialer of the lanes that we read on.
     opening: Mutex<LaneDialer>,
+    /// Time at which a byte last came on one that we read on.
+    moved: Arc<LastMoved>,
     up: Mutex<Up>,
 }
 
@@ -140,7 +149,8 @@ impl Lanes {
             outbox: Arc::clone(outbox),
             pool: PieceQueue::new(config.idle),
             serving: Serving::default(),
-            opening: Mutex::new(LaneDialer::new(agreed.count, config.patience)),
+            opening: Mutex::new(LaneDialer::new(agreed.count, config.patience, bind::progress(shared))),
+            moved: Arc::default(),
             up: Mutex::default(),
         }
     }
@@ -184,7 +194,8 @@ impl Lanes {
         let missing = missing.into_iter().map(u32::from).collect();
         // Version 2 before QUIC says nothing of the way, and means the lanes that it knows.
         let way = if self.way() == Way::Quic { v1::Way::Quic } else { v1::Way::Stream };
-        let lanes = v1::Lanes { missing, way: way.into() };
+        let small_segments = link.peer.standstill.lock().segment(Instant::now()).is_some();
+        let lanes = v1::Lanes { missing, way: way.into(), small_segments };
         link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &lanes));
     }
 
@@ -201,6 +212,9 @@ impl Lanes {
         }
         if lanes.missing.is_empty() {
             self.asked_to_be_ready(shared, link);
+        }
+        if lanes.small_segments {
+            link.peer.standstill.lock().peer_asks_for_small(Instant::now());
         }
         for number in &lanes.missing {
             let number = u8::try_from(*number).ok().filter(|number| usize::from(*number) < self.count);
@@ -285,6 +299,38 @@ impl Lanes {
         Ok(())
     }
 
+    /// Bytes from which on a pull comes on lanes. Where large amounts have stood still, few are to stand before small calls.
+    fn from(&self) -> u64 {
+        let is_wary = |link: Arc<Link>| link.peer.standstill.lock().is_wary(Instant::now());
+        let wary = self.link.upgrade().is_some_and(is_wary);
+        if wary { self.config.from.min(FROM_WARY) } else { self.config.from }
+    }
+
+    /// Pulls have waited in vain. Where lanes were up for long and brought no byte, and the control connection was heard meanwhile,
+    /// this is noted, the other transport is for the next ones, and the lanes begin anew with small segments. Returns whether
+    /// they do: once.
+    fn begins_anew(&self, link: &Link, tired: &[Wanted], now: Instant) -> bool {
+        let mut opening = self.opening.lock();
+        let (still, is_mute) = (opening.still(), opening.is_mute(self.moved.at(), now));
+        // A network that carries nothing at all loses no packets of full size in particular.
+        let is_heard = link.unheard() <= still * 3 / 4;
+        let Some(first) = tired.iter().find(|wanted| wanted.asker.is_none()).filter(|_| is_mute && is_heard)
+        else {
+            return false;
+        };
+        link.peer.standstill.lock().lanes_were_mute(self.way(), still, first.transfer.came_of(), now);
+        if self.way() != Way::Lanes || !opening.begins_anew() {
+            return false;
+        }
+        drop(opening);
+        if link.ways.quic().is_some_and(|quic| quic.suits(u64::MAX) == Suits::Yes) {
+            link.peer.goodput.lock().failed(tensorlane_proto::Transport::Tcp, now);
+        }
+        tracing::warn!(peer = %link.peer.name, "TCP lanes come up and bring nothing: they begin anew with small segments");
+        self.cut_readers();
+        true
+    }
+
     /// Pulls that have waited too long for a lane come another way.
     fn give_up(&self, shared: &Shared, link: &Arc<Link>, tired: &[Wanted]) {
         let (from, to) = (self.way(), link.ways.instead_of(self.way()));
@@ -333,7 +379,7 @@ impl Transport for Lanes {
     }
 
     fn suits(&self, bytes: u64) -> Suits {
-        if bytes < self.config.from || bytes == 0 {
+        if bytes < self.from() || bytes == 0 {
             return Suits::No;
         }
         if self.are_shut_out() {
@@ -379,11 +425,18 @@ impl Transport for Lanes {
         }
         let without = self.opening.lock().without(now, !waiting.is_empty());
         if let Some(since) = without {
+            if link.unheard() >= UNHEARD {
+                link.ask();
+            }
             let is_tired = |wanted: &Wanted| wanted.transfer.waits_until(since, self.config.patience) <= now;
             let (tired, patient): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_tired);
             waiting = patient;
+            if !tired.is_empty() && self.begins_anew(&link, &tired, now) {
+                waiting.extend(tired);
+            } else {
+                self.give_up(&shared, &link, &tired);
+            }
             waiting.iter().for_each(|wanted| wanted.transfer.leave(false));
-            self.give_up(&shared, &link, &tired);
         } else {
             // Lanes bring something again.
             waiting.iter().for_each(|wanted| wanted.transfer.leave(false));
@@ -397,7 +450,7 @@ impl Transport for Lanes {
         // That, and a lane of the connection before, may have given something back.
         self.pool.stir();
         self.open(&shared, &link);
-        let since = without?;
+        let since = self.opening.lock().without(now, true).filter(|_| without.is_some())?;
         waiting.iter().map(|wanted| wanted.transfer.waits_until(since, self.config.patience)).min()
     }
 

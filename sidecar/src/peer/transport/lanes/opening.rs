@@ -35,13 +35,19 @@ pub(super) struct LaneDialer {
     in_vain: Duration,
     /// A lane that is up has brought something.
     proven: bool,
+    /// Time for which lanes that are up may bring nothing until they are mute.
+    still: Duration,
+    /// Since when a lane is up while pulls wait, and none has brought anything.
+    up: Option<Instant>,
+    /// Lanes were begun anew for being mute, since one last brought something.
+    anew: bool,
     cooling: Option<Instant>,
     /// Number of times that pulls have given up since a lane last came.
     given_up: u32,
 }
 
 impl LaneDialer {
-    pub(super) fn new(count: usize, patience: Duration) -> Self {
+    pub(super) fn new(count: usize, patience: Duration, still: Duration) -> Self {
         let lanes = vec![Lane::Down; count.min(LANES_MAX)];
         Self {
             lanes,
@@ -51,6 +57,9 @@ impl LaneDialer {
             without: None,
             in_vain: Duration::ZERO,
             proven: false,
+            still,
+            up: None,
+            anew: false,
             cooling: None,
             given_up: 0,
         }
@@ -80,13 +89,17 @@ impl LaneDialer {
     }
 
     /// A lane is up. What it is good for is not known before it has brought something.
-    pub(super) fn came(&mut self, lane: u8) {
+    pub(super) fn came(&mut self, lane: u8, now: Instant) {
         self.set(lane, Lane::Up);
+        if self.without.is_some() {
+            self.up.get_or_insert(now);
+        }
     }
 
     /// A lane has brought something.
     pub(super) fn delivered(&mut self) {
         self.proven = true;
+        self.anew = false;
         self.failed = 0;
         self.not_before = None;
         self.without = None;
@@ -102,23 +115,60 @@ impl LaneDialer {
     /// A lane broke, or did not come.
     pub(super) fn failed(&mut self, lane: u8, now: Instant) {
         self.set(lane, Lane::Down);
+        if !self.lanes.contains(&Lane::Up) && self.was_up(now) < self.still {
+            // It broke, or was given up by a pull in a hurry, which says nothing of packets.
+            self.up = None;
+        }
         let doubled = BACKOFF.0.saturating_mul(1 << self.failed.min(16));
         self.failed += 1;
         let time = now + doubled.min(BACKOFF.1);
         self.not_before = Some(self.not_before.map_or(time, |before| before.max(time)));
     }
 
-    /// Since when pulls wait and no lane is up that has brought anything. `work`: whether any waits now.
+    /// Since when pulls wait and no lane is up that has brought anything; since a lane came up, where it came while they waited.
+    /// `work`: whether any waits now.
     pub(super) fn without(&mut self, now: Instant, work: bool) -> Option<Instant> {
         if !self.lanes.contains(&Lane::Up) {
             self.proven = false;
         }
         if !work || self.proven {
             self.in_vain += self.waited(now);
-            self.without = None;
+            (self.without, self.up) = (None, None);
             return None;
         }
-        Some(*self.without.get_or_insert(now))
+        let since = *self.without.get_or_insert(now);
+        if self.lanes.contains(&Lane::Up) {
+            self.up.get_or_insert(now);
+        }
+        // Lanes that come and go put nothing off for longer.
+        let came = self.up.filter(|up| up.saturating_duration_since(since) < self.patience);
+        Some(came.unwrap_or(since))
+    }
+
+    fn was_up(&self, now: Instant) -> Duration {
+        self.up.map_or(Duration::ZERO, |up| now.saturating_duration_since(up))
+    }
+
+    /// Returns whether lanes have been up for long, pulls have waited for them all the while, and not one byte came. `moved`: when one
+    /// last came on any of them.
+    pub(super) fn is_mute(&self, moved: Option<Instant>, now: Instant) -> bool {
+        let is_long = self.up.is_some() && self.was_up(now) >= self.still;
+        let has_moved = moved.zip(self.without).is_some_and(|(moved, since)| moved >= since);
+        is_long && !has_moved
+    }
+
+    /// Time for which lanes that are up may bring nothing until they are mute.
+    pub(super) fn still(&self) -> Duration {
+        self.still
+    }
+
+    /// Lanes that are mute begin anew, once: pulls wait for them as if for the first time. False where they have already.
+    pub(super) fn begins_anew(&mut self) -> bool {
+        let begins = !std::mem::replace(&mut self.anew, true);
+        if begins {
+            (self.without, self.up, self.in_vain) = (None, None, Duration::ZERO);
+        }
+        begins
     }
 
     fn waited(&self, now: Instant) -> Duration {
@@ -155,10 +205,10 @@ mod tests {
     #[test]
     fn lanes_are_asked_for_once_and_again_when_they_do_not_come() {
         let now = Instant::now();
-        let mut opening = LaneDialer::new(3, HOPE);
+        let mut opening = LaneDialer::new(3, HOPE, HOPE);
         assert_eq!(opening.missing(now), [0, 1, 2]);
         assert!(opening.missing(now).is_empty());
-        opening.came(1);
+        opening.came(1, now);
         assert_eq!(opening.missing(now + COMING), [0, 2]);
         opening.went(1);
         assert_eq!(opening.missing(now + COMING), [1]);
@@ -167,7 +217,7 @@ mod tests {
     #[test]
     fn the_wait_after_a_failure_doubles_until_a_lane_comes() {
         let mut now = Instant::now();
-        let mut opening = LaneDialer::new(1, HOPE);
+        let mut opening = LaneDialer::new(1, HOPE, HOPE);
         for wait in [100, 200, 400, 800, 1600, 3200, 5000, 5000].map(Duration::from_millis) {
             assert_eq!(opening.missing(now), [0]);
             opening.failed(0, now);
@@ -175,12 +225,12 @@ mod tests {
             now += wait;
         }
         assert_eq!(opening.missing(now), [0]);
-        opening.came(0);
+        opening.came(0, now);
         opening.failed(0, now);
         assert!(opening.missing(now + BACKOFF.0).is_empty(), "it brought nothing");
         now += BACKOFF.1;
         assert_eq!(opening.missing(now), [0]);
-        opening.came(0);
+        opening.came(0, now);
         opening.delivered();
         opening.failed(0, now);
         assert_eq!(opening.missing(now + BACKOFF.0), [0]);
@@ -189,7 +239,7 @@ mod tests {
     #[test]
     fn hope_ends_where_no_lane_comes_and_returns_after_a_while() {
         let now = Instant::now();
-        let mut opening = LaneDialer::new(2, HOPE);
+        let mut opening = LaneDialer::new(2, HOPE, HOPE);
         assert!(opening.is_hopeful(now));
         assert_eq!(opening.without(now, true), Some(now));
         assert_eq!(opening.without(now + HOPE / 2, true), Some(now));
@@ -205,21 +255,72 @@ mod tests {
         opening.give_up(now + HOPE);
         assert!(!opening.is_hopeful(now + HOPE + COOLDOWN.0), "it takes longer each time");
         assert!(opening.is_hopeful(now + HOPE + COOLDOWN.0 * 2));
-        opening.came(0);
+        opening.came(0, now);
         assert!(opening.without(now + HOPE * 9, true).is_some(), "it is up and has brought nothing");
         opening.delivered();
         assert_eq!(opening.without(now + HOPE * 9, true), None);
-        assert!(!LaneDialer::new(0, HOPE).is_hopeful(now));
+        assert!(!LaneDialer::new(0, HOPE, HOPE).is_hopeful(now));
+    }
+
+    #[test]
+    fn lanes_that_are_up_for_long_and_bring_no_byte_are_mute_and_begin_anew_once() {
+        let start = Instant::now();
+        let mut opening = LaneDialer::new(2, HOPE, HOPE);
+        assert_eq!(opening.without(start, true), Some(start));
+        assert!(!opening.is_mute(None, start + HOPE * 2), "none has come");
+        let up = start + HOPE / 2;
+        opening.came(0, up);
+        assert_eq!(opening.without(up + HOPE / 8, true), Some(up), "a lane that comes has its own time");
+        assert!(!opening.is_mute(None, start + HOPE), "it is up for less");
+        let late = up + HOPE;
+        assert!(opening.is_mute(None, late) && opening.is_mute(Some(start - HOPE), late));
+        assert!(!opening.is_mute(Some(start + HOPE), late), "slow: a byte came");
+        opening.failed(0, late);
+        assert!(opening.is_mute(None, late), "its end for lack of progress takes nothing back");
+        assert!(opening.begins_anew());
+        assert_eq!(opening.without(late, true), Some(late), "it is waited for anew");
+        assert!(!opening.is_mute(None, late + HOPE) && !opening.begins_anew(), "once");
+        opening.delivered();
+        assert!(opening.begins_anew(), "one has brought something in between");
+    }
+
+    #[test]
+    fn lanes_that_break_early_are_not_mute_and_put_nothing_off() {
+        let start = Instant::now();
+        let mut opening = LaneDialer::new(1, HOPE, HOPE);
+        opening.without(start, true);
+        for step in 1..8 {
+            let now = start + HOPE / 2 * step;
+            opening.came(0, now);
+            let since = opening.without(now, true).unwrap();
+            assert!(since < start + HOPE, "{step}");
+            assert!(!opening.is_mute(None, now));
+            opening.failed(0, now + HOPE / 4);
+        }
+        assert!(!opening.is_mute(None, start + HOPE * 9));
+    }
+
+    #[test]
+    fn time_in_which_nobody_waits_makes_no_lane_mute() {
+        let start = Instant::now();
+        let mut opening = LaneDialer::new(1, HOPE, HOPE);
+        opening.without(start, true);
+        opening.came(0, start);
+        opening.without(start, true);
+        opening.without(start + HOPE / 2, false);
+        let now = start + HOPE * 3;
+        opening.without(now, true);
+        assert!(!opening.is_mute(None, now + HOPE / 2) && opening.is_mute(None, now + HOPE));
     }
 
     #[test]
     fn a_pull_in_a_hurry_says_nothing_of_the_lanes() {
         let now = Instant::now();
-        let mut opening = LaneDialer::new(2, HOPE);
+        let mut opening = LaneDialer::new(2, HOPE, HOPE);
         assert_eq!(opening.without(now, true), Some(now));
         opening.give_up(now + HOPE / 4);
         assert!(opening.is_hopeful(now + HOPE / 4));
-        opening.came(1);
+        opening.came(1, now);
         opening.delivered();
         opening.failed(1, now + HOPE);
         assert_eq!(opening.without(now + HOPE, true), Some(now + HOPE));

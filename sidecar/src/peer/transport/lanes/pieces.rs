@@ -101,6 +101,11 @@ impl Pieces {
         self.untaken
     }
 
+    /// All bytes.
+    pub(in crate::peer) fn all(&self) -> u64 {
+        self.bytes
+    }
+
     /// Bytes that are not here.
     pub(in crate::peer) fn missing(&self) -> u64 {
         self.missing

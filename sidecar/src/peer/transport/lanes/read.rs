@@ -86,7 +86,7 @@ impl Reader<'_> {
                 }
             }
             let Some(Asked { piece, at }) = asked.pop_front() else { continue };
-            let mut answer = Answer::new(piece);
+            let mut answer = Answer::new(piece, &self.lanes.moved);
             let begun = at.max(last);
             if let Err(end) = wire.receive(&mut answer) {
                 let wanted = answer.wanted.clone();
@@ -119,6 +119,7 @@ impl Reader<'_> {
         self.link.hear();
         count_in(self.shared, self.link, bytes);
         self.lanes.pool.came(self.id, bytes, took);
+        self.lanes.moved.note();
         self.lanes.delivered();
         let holder = wanted.asker.as_ref().map(|asker| &asker.holder);
         let lane = OnLane { number: self.number, is_plain: self.lanes.is_plain() };
@@ -168,6 +169,7 @@ impl Reader<'_> {
     fn later(&self, answer: Answer) {
         let (range, wanted) = (answer.range(), answer.wanted.clone());
         self.link.hear();
+        self.lanes.moved.note();
         self.lanes.pool.dropped(self.id, range.end - range.start);
         wanted.transfer.moves();
         if let Some(asker) = &wanted.asker {

@@ -78,6 +78,7 @@ impl Wire for TlsWire {
             answer.look();
             if self.receive_some()? {
                 moved = Instant::now();
+                answer.stir();
             } else if moved.elapsed() >= answer.progress(self.progress) {
                 return Err(LaneEnd::Progress);
             }

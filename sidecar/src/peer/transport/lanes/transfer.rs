@@ -272,6 +272,12 @@ impl Transfer {
         self.state.lock().pieces.missing()
     }
 
+    /// Bytes that are here, of all.
+    pub(in crate::peer) fn came_of(&self) -> (u64, u64) {
+        let pieces = &self.state.lock().pieces;
+        (pieces.all().saturating_sub(pieces.missing()), pieces.all())
+    }
+
     /// Bytes that nobody has asked for.
     pub(in crate::peer) fn untaken(&self) -> u64 {
         let state = self.state.lock();

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::Part;
@@ -13,6 +14,7 @@ use tensorlane_proto::frame::{
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
+use super::moved::LastMoved;
 use super::pool::{Piece, Wanted};
 use super::transfer::{Brought, Reserved};
 use crate::peer::calls::Finish;
@@ -175,6 +177,9 @@ pub(super) struct Answer {
     at: u64,
     /// Position at which it was when it was last looked after.
     seen: u64,
+    /// Bytes came since, which may be too few to be opened.
+    stirred: bool,
+    moved: Arc<LastMoved>,
     /// Time for which no byte of it may come.
     progress: Duration,
     /// CRC-32C of what came, where the wire does not prove its bytes itself.
@@ -187,7 +192,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(piece: Piece) -> Self {
+    pub(super) fn new(piece: Piece, moved: &Arc<LastMoved>) -> Self {
         let Piece { wanted, reserved } = piece;
         let transfer = &wanted.transfer;
         let (range, part) = (reserved.range(), transfer.begin(&reserved));
@@ -200,6 +205,8 @@ impl Answer {
             range,
             at,
             seen,
+            stirred: false,
+            moved: Arc::clone(moved),
             progress,
             crc32c: None,
             refused: None,
@@ -244,8 +251,10 @@ impl Answer {
     /// Lets go of the memory if nobody wants the bytes any more. Before every wait for the socket, and once a [`TICK`] where
     /// there is none.
     pub(super) fn look(&mut self) {
-        if std::mem::replace(&mut self.seen, self.at) != self.at {
+        let has_come = std::mem::replace(&mut self.seen, self.at) != self.at;
+        if std::mem::take(&mut self.stirred) || has_come {
             self.wanted.transfer.moves();
+            self.moved.note();
         }
         if !self.wanted.transfer.is_over() {
             return;
@@ -255,6 +264,11 @@ impl Answer {
         {
             finish();
         }
+    }
+
+    /// Bytes came that cannot be opened yet.
+    pub(super) fn stir(&mut self) {
+        self.stirred = true;
     }
 
     /// Checks that the chunk that begins may come here.

@@ -328,12 +328,40 @@ impl QuicConnection {
         lanes: &Lanes,
         until: Instant,
     ) -> Result<Connection, Refused> {
+        let begun = Instant::now();
         let late = || Refused::Socket(std::io::ErrorKind::TimedOut.into());
         let _one_at_a_time = self.dialing.try_lock_until(until).ok_or_else(late)?;
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        let connecting = self.endpoint.connect(link.other_end()?)?;
+        let address = link.other_end()?;
+        let made = self.make(shared, link, lanes, (address, until));
+        let mut path = link.peer.standstill.lock();
+        match &made {
+            Ok(_) => path.quic_came(),
+            // The control connection ended meanwhile, which says nothing of QUIC.
+            Err(Refused::Lane(_)) => {}
+            Err(refused) => path.quic_failed(
+                format!(
+                    "quic to {address} does not come up: {}",
+                    told(refused, until.saturating_duration_since(begun))
+                ),
+                Instant::now(),
+            ),
+        }
+        drop(path);
+        made
+    }
+
+    /// Makes the connection, and binds it to its control connection.
+    fn make(
+        &self,
+        shared: &Arc<Shared>,
+        link: &Arc<Link>,
+        lanes: &Lanes,
+        (address, until): (SocketAddr, Instant),
+    ) -> Result<Connection, Refused> {
+        let connecting = self.endpoint.connect(address)?;
         let connection = self.endpoint.within(until, connecting)??;
         let mut closing = Closing(Some(connection.clone()));
         hello::who(shared, &shared.keys(), &certificate(&connection)?, Some(&link.peer.name))?;
@@ -435,6 +463,19 @@ fn lane_arrived(
             tracing::debug!(peer = %link.peer.name, %refused, "a stream is neither a lane nor for calls");
         }
     });
+}
+
+/// Reason for which a connection did not come up in so much time.
+fn told(refused: &Refused, after: Duration) -> String {
+    match refused {
+        Refused::Socket(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+            format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
+        }
+        Refused::Quic(quinn::ConnectionError::TimedOut) => {
+            format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
+        }
+        other => other.to_string(),
+    }
 }
 
 /// Certificate that the other end showed, and proved to have the key of.

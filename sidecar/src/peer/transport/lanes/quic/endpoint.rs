@@ -143,6 +143,14 @@ impl QuicEndpoint {
 
     /// Begins a handshake.
     pub(in crate::peer) fn connect(&self, to: SocketAddr) -> io::Result<quinn::Connecting> {
+        let ours = self.endpoint.local_addr()?;
+        if ours.is_ipv4() && to.is_ipv6() {
+            return Err(io::Error::other(format!(
+                "{to} is IPv6 and the UDP socket of this sidecar, {ours}, is IPv4: let peers.listen be [::]:{} (sidecar.ipv6 of \
+                 the chart)",
+                ours.port()
+            )));
+        }
         let config = self.client.read().clone();
         let _inside = self.handle.enter();
         // The name is neither sent nor checked.

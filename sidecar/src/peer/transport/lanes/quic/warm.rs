@@ -30,7 +30,7 @@ impl Lanes {
                     does_not_come_up(&link, "the other end was asked to make it, and none came");
                     return false;
                 }
-                let nothing = v1::Lanes { missing: Vec::new(), way: v1::Way::Quic.into() };
+                let nothing = v1::Lanes { way: v1::Way::Quic.into(), ..v1::Lanes::default() };
                 link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &nothing));
             }
         }
