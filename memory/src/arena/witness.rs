@@ -4,6 +4,7 @@
 //! With a directory they are named pipes, made before anything is handed out, whose names say what they stand for:
 //! a later incarnation finds there what is still mapped (see [`crate::inherited`]).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -121,6 +122,13 @@ impl Arena {
         };
         drop(state);
         drop(unpinned);
+    }
+
+    /// Segments of this arena that processes of any of these sessions may still map, with their bytes. Looks at every witness there
+    /// is.
+    #[must_use]
+    pub fn witnessed_by(&self, sessions: &[u64]) -> BTreeMap<u32, u64> {
+        self.shared.state.lock().witnessed_by(sessions)
     }
 
     /// Returns whether a process of `session` may still map `segment`.

@@ -58,7 +58,7 @@ impl Peers {
         let goodput = peer.goodput.lock();
         let tried = if pulls { goodput.for_pull(now, ready) } else { goodput.measured(now) };
         let cooling = met.cooling.iter().chain(tried.cooling.iter()).collect();
-        Measured { same_node: met.same_node, absent: met.absent, cooling, ..tried }
+        Measured { same_node: met.same_node, unshared: met.unshared, absent: met.absent, cooling, ..tried }
     }
 }
 

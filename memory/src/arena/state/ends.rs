@@ -1,5 +1,6 @@
 //! Ends of segments: the way out of the books, and those who wait for it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -135,6 +136,12 @@ impl State {
         record.witnesses += 1;
         self.witnessed.entry((segment, session)).or_default().live += 1;
         Some(record.bytes)
+    }
+
+    /// Segments of ours that any of these sessions has a witness of, with their bytes.
+    pub(in crate::arena) fn witnessed_by(&self, sessions: &[u64]) -> BTreeMap<u32, u64> {
+        let theirs = self.witnessed.keys().filter(|(_, session)| sessions.contains(session));
+        theirs.filter_map(|(segment, _)| Some((*segment, self.records.get(segment)?.bytes))).collect()
     }
 
     /// A witness is at its end; the blocks that waited for it.

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_memory::{Arena, Lease};
-use tensorlane_proto::Incarnation;
+use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
 use super::bind::{self, Unproven};
-use super::directory::{Bound, SocketName, name_of};
+use super::directory::{Bound, name_of};
+use super::place::SocketName;
 use crate::metrics::label::PanicScope;
 use crate::peer::link::Ended;
 use crate::peer::remote::{Effects, Peer};
@@ -33,6 +34,8 @@ pub struct NodeConfig {
     pub directory: PathBuf,
     /// The arena whose segments are lent, and that maps those of others.
     pub arena: Arc<Arena>,
+    /// Most bytes of its segments that one peer, with its clients, may have at a time, also those of connections that have ended.
+    pub lent_max: u64,
     /// Wire that is put before the sockets of others.
     #[cfg(test)]
     pub(in crate::peer) between: Option<Between>,
@@ -43,14 +46,22 @@ pub struct NodeConfig {
 pub(in crate::peer) type Between = Arc<dyn Fn(UnixStream) -> UnixStream + Send + Sync>;
 
 impl NodeConfig {
-    /// A directory, and the arena whose memory is shared there.
+    /// A directory, and the arena whose memory is shared there: three quarters of it with one peer.
     pub fn new(directory: PathBuf, arena: Arc<Arena>) -> Self {
+        let lent_max = arena.usage().total / 4 * 3;
         Self {
             directory,
             arena,
+            lent_max,
             #[cfg(test)]
             between: None,
         }
+    }
+
+    /// The same, with another bound for each peer, in bytes.
+    #[must_use]
+    pub fn lending(self, lent_max: u64) -> Self {
+        Self { lent_max, ..self }
     }
 
     /// The socket of another sidecar was connected: what is said there is said here.
@@ -100,6 +111,8 @@ pub(in crate::peer) struct Node {
     unbound: Mutex<Unbound>,
     strangers: Mutex<HashMap<u64, UnixStream>>,
     numbers: AtomicU64,
+    /// Numbers under which each peer may have witnesses: that of its connection, and those of the ones before it.
+    holders: Mutex<HashMap<PeerName, Vec<u64>>>,
     /// None once we stop.
     returns: Mutex<Option<Sender<Returned>>>,
     returned: Mutex<Option<Receiver<Returned>>>,
@@ -115,6 +128,7 @@ impl Node {
             unbound: Mutex::default(),
             strangers: Mutex::default(),
             numbers: AtomicU64::new(FIRST_HOLDER),
+            holders: Mutex::default(),
             returns: Mutex::new(Some(returns)),
             returned: Mutex::new(Some(returned)),
         }
@@ -133,8 +147,49 @@ impl Node {
     }
 
     /// A number for the other end of a connection, as a holder of witnesses.
-    pub(super) fn next_holder(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    pub(super) fn next_holder(&self, peer: &PeerName) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.lent_by_peer();
+        self.holders.lock().entry(peer.clone()).or_default().push(number);
+        number
+    }
+
+    /// Bytes of segments that each peer still has a witness of, by name. Forgets holders that have none, but for the newest of each
+    /// peer, whose connection may be up.
+    pub(in crate::peer) fn lent_by_peer(&self) -> Vec<(PeerName, u64)> {
+        let mut holders = self.holders.lock();
+        let has_any = |holder: &u64| !self.arena().witnessed_by(&[*holder]).is_empty();
+        for numbers in holders.values_mut() {
+            let newest = numbers.last().copied();
+            numbers.retain(|number| Some(*number) == newest || has_any(number));
+        }
+        let bytes = |numbers: &Vec<u64>| self.arena().witnessed_by(numbers).values().sum();
+        holders.iter().map(|(peer, numbers)| (peer.clone(), bytes(numbers))).collect()
+    }
+
+    /// Checks that a peer may have one more segment, given as number and bytes. `leased`: those that its connection `holder` keeps
+    /// blocks of, given to it or not.
+    pub(super) fn check_lent(
+        &self,
+        peer: &PeerName,
+        holder: u64,
+        leased: Vec<(u32, u64)>,
+        (segment, bytes): (u32, u64),
+    ) -> Result<(), Failure> {
+        let mut all = {
+            let holders = self.holders.lock();
+            self.arena().witnessed_by(holders.get(peer).map_or(&[holder], Vec::as_slice))
+        };
+        all.extend(leased);
+        all.insert(segment, bytes);
+        let (sum, most) = (all.values().sum::<u64>(), self.config.lent_max);
+        if sum <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "{peer} would have {sum} bytes of segments of this peer, and one peer may have {most}: it lets go of some, or              limits.lentBytes is raised here"
+        );
+        Err(Failure::new(Reason::LimitExceeded, message))
     }
 
     /// Name of our socket, if there is one.
@@ -252,12 +307,12 @@ impl Node {
     /// Finds out who calls, and talks with it until one of both ends.
     fn greet(&self, shared: &Arc<Shared>, stream: UnixStream, number: u64) {
         let until = Instant::now() + shared.config.handshake;
-        let link = bind::accept(shared, &stream, until);
+        let met = bind::accept(shared, stream, until);
         self.strangers.lock().remove(&number);
-        match link {
-            Ok(link) => {
+        match met {
+            Ok((link, socket)) => {
                 if let Some(shm) = link.ways.shm() {
-                    shm.met(shared, &link, stream, Some(until));
+                    shm.met(shared, &link, socket, Some(until));
                 }
             }
             // Somebody looked whether we live.
