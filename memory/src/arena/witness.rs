@@ -4,7 +4,6 @@
 //! With a directory they are named pipes, made before anything is handed out, whose names say what they stand for:
 //! a later incarnation finds there what is still mapped (see [`crate::inherited`]).
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -124,11 +123,17 @@ impl Arena {
         drop(unpinned);
     }
 
-    /// Segments of this arena that processes of any of these sessions may still map, with their bytes. Looks at every witness there
-    /// is.
+    /// Bytes that witnesses of these sessions keep from being used again: blocks that wait for their end, and segments on their way out
+    /// that nothing is in. Looks at every witness there is.
     #[must_use]
-    pub fn witnessed_by(&self, sessions: &[u64]) -> BTreeMap<u32, u64> {
-        self.shared.state.lock().witnessed_by(sessions)
+    pub fn kept_by(&self, sessions: &[u64]) -> u64 {
+        self.shared.state.lock().kept_by(sessions)
+    }
+
+    /// Returns whether a process of `session` may still map any segment. Looks at every witness there is.
+    #[must_use]
+    pub fn has_witness(&self, session: u64) -> bool {
+        self.shared.state.lock().witnessed.keys().any(|(_, one)| *one == session)
     }
 
     /// Returns whether a process of `session` may still map `segment`.

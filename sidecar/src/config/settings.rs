@@ -353,7 +353,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "limits.lentBytes",
         Computed(|config, _| bytes_text(lent(config.arena.size))),
         "bytes in multiples of 4Ki",
-        "Bytes of this pod's segments that one peer of the node and its clients may map or keep, also after its connection ended; beyond it that peer gets bytes by TCP. Three quarters of the arena by default; 0: none.",
+        "Bytes of tensors that one peer of the node and its clients may map or keep, also after its connection ended; beyond it that peer gets bytes by TCP. Three quarters of the arena by default; 0: none.",
         limits.lent_bytes = |text| bytes(text, 0)
     ),
     setting!(

@@ -583,7 +583,7 @@ impl Peers {
             )?,
             lent: make.of_peers(
                 "peer_lent_bytes",
-                "Segments of this pod that a peer of the node still has, by its name, also of connections that have ended: the eight peers that have most. Not counted: what peers get by other ways.",
+                "Memory of this pod that a peer of the node keeps, by its name, also by connections that have ended: tensors that it maps, and segments that it does not unmap; the eight peers with most. Not counted: what peers get by other ways.",
             )?,
             orphans: make.all_counters(
                 "peer_orphaned_bytes_total",

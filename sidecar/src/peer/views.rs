@@ -89,9 +89,14 @@ impl Peers {
         listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
     }
 
-    /// Bytes of segments of ours that each peer of the node still has, by name, also of connections that have ended.
+    /// Bytes of our memory that each peer of the node keeps, by name, also by connections that have ended.
     pub fn lent(&self) -> Vec<(PeerName, u64)> {
-        self.shared.node.as_ref().map(|node| node.lent_by_peer()).unwrap_or_default()
+        let Some(node) = &self.shared.node else { return Vec::new() };
+        let lent = |name: &PeerName| {
+            let link = self.shared.known_peer(name).and_then(|peer| peer.state.lock().link.clone());
+            link.and_then(|link| link.ways.shm().map(Shm::lent_bytes)).unwrap_or(0)
+        };
+        node.holders().into_iter().map(|name| (name.clone(), lent(&name) + node.kept(&name))).collect()
     }
 
     /// Bytes that QUIC connections may fill, in and out, of all of them; and those of a datagram, where they are fewest. None

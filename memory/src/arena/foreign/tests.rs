@@ -95,7 +95,9 @@ fn the_owner_does_not_reuse_a_block_while_a_client_of_the_other_sidecar_may_map_
     let foreign = import(&owner, &reader, &tensor);
     let client = reader.witness(foreign.id(), 1).unwrap();
     // The reading sidecar dies: what it had is closed, what its client has is not.
-    owner.pin_until_witness_ends(segment, READER, vec![tensor]);
+    assert_eq!((owner.kept_by(&[READER]), owner.has_witness(READER)), (0, true));
+    owner.pin_until_witness_ends(segment, READER, vec![tensor.clone(), tensor]);
+    assert_eq!((owner.kept_by(&[READER, 1]), owner.kept_by(&[1])), (8 * KI, 0), "once");
     drop(foreign);
     reader.stop();
     drop(reader);
@@ -103,6 +105,7 @@ fn the_owner_does_not_reuse_a_block_while_a_client_of_the_other_sidecar_may_map_
     assert_ne!(put(&owner, 8).offset(), offset);
     drop(client);
     until("the block is free again", || put(&owner, 9).offset() == offset);
+    assert_eq!((owner.kept_by(&[READER]), owner.has_witness(READER)), (0, false));
     assert!(!owner.is_witnessed(segment, READER));
 }
 

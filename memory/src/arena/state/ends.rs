@@ -138,10 +138,18 @@ impl State {
         Some(record.bytes)
     }
 
-    /// Segments of ours that any of these sessions has a witness of, with their bytes.
-    pub(in crate::arena) fn witnessed_by(&self, sessions: &[u64]) -> BTreeMap<u32, u64> {
-        let theirs = self.witnessed.keys().filter(|(_, session)| sessions.contains(session));
-        theirs.filter_map(|(segment, _)| Some((*segment, self.records.get(segment)?.bytes))).collect()
+    /// Bytes that witnesses of these sessions keep from being used again, each once.
+    pub(in crate::arena) fn kept_by(&self, sessions: &[u64]) -> u64 {
+        let mut kept = BTreeMap::new();
+        for ((segment, session), witnessed) in &self.witnessed {
+            let record = self.records.get(segment).filter(|_| sessions.contains(session));
+            let Some(record) = record else { continue };
+            if record.stage == Stage::Closed && record.is_empty() {
+                kept.insert((*segment, 0), record.bytes);
+            }
+            kept.extend(witnessed.pinned.iter().map(|block| ((*segment, block.offset()), block.len())));
+        }
+        kept.values().sum()
     }
 
     /// A witness is at its end; the blocks that waited for it.

@@ -1,4 +1,4 @@
-//! Memory of ours that one connection has lent: which blocks are kept for it, in which segments, and how often each was given.
+//! Memory of ours that one connection has lent: which blocks are kept for it, and how often each segment was given.
 //! Plain data, behind the lock of whoever has it.
 
 use std::collections::HashMap;
@@ -17,8 +17,10 @@ const GIVEN_KEPT: usize = 64;
 #[derive(Default)]
 pub(super) struct Lent {
     blocks: HashMap<u64, Block>,
-    /// The segments of these blocks: the number of blocks in each, and its bytes.
-    segments: HashMap<u32, (u32, u64)>,
+    /// Where these blocks lie, by segment and offset: how often each is kept, for a call each.
+    places: HashMap<(u32, u64), u32>,
+    /// Bytes of these blocks, each once.
+    bytes: u64,
     /// Number of times that each segment was given since nobody there mapped it.
     given: HashMap<u32, u32>,
     ended: bool,
@@ -33,9 +35,9 @@ impl Lent {
             return false;
         }
         let before = self.blocks.insert(call, block.clone());
-        if let Some(segment) = block.segment() {
-            self.segments.entry(segment.id()).or_insert((0, segment.bytes())).0 += 1;
-        }
+        let times = self.places.entry(place(block)).or_default();
+        *times += 1;
+        self.bytes += if *times == 1 { block.len() } else { 0 };
         self.left(before.as_ref());
         true
     }
@@ -49,35 +51,32 @@ impl Lent {
 
     /// A block is kept no longer.
     fn left(&mut self, block: Option<&Block>) {
-        let Some(segment) = block.and_then(Block::segment).map(|segment| segment.id()) else { return };
-        if let Some((blocks, _)) = self.segments.get_mut(&segment) {
-            *blocks -= 1;
-            if *blocks == 0 {
-                self.segments.remove(&segment);
+        let Some(block) = block else { return };
+        if let Some(times) = self.places.get_mut(&place(block)) {
+            *times -= 1;
+            if *times == 0 {
+                self.places.remove(&place(block));
+                self.bytes -= block.len();
             }
         }
     }
 
     /// A block of a segment; none once all is over.
     pub(super) fn block_in(&self, segment: u32) -> Option<&Block> {
-        let named = self.segments.contains_key(&segment) && !self.ended;
-        named.then(|| self.blocks.values().find(|block| block.segment_id() == segment)).flatten()
+        self.blocks.values().find(|block| block.segment_id() == segment).filter(|_| !self.ended)
     }
 
-    /// Returns whether blocks of a segment are kept.
-    pub(super) fn has(&self, segment: u32) -> bool {
-        self.segments.contains_key(&segment)
-    }
-
-    /// The segments in which blocks are kept, with their bytes.
-    pub(super) fn segments(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.segments.iter().map(|(segment, (_, bytes))| (*segment, *bytes))
+    /// Bytes of the blocks that are kept, each once; with this one, if it is not kept yet.
+    pub(super) fn bytes_with(&self, block: Option<&Block>) -> u64 {
+        let new = block.filter(|block| !self.places.contains_key(&place(block)));
+        self.bytes + new.map_or(0, Block::len)
     }
 
     /// Ends it: returns all blocks.
     pub(super) fn end(&mut self) -> HashMap<u64, Block> {
         self.ended = true;
-        self.segments.clear();
+        self.places.clear();
+        self.bytes = 0;
         std::mem::take(&mut self.blocks)
     }
 
@@ -94,6 +93,10 @@ impl Lent {
             self.given.retain(|segment, _| is_mapped(*segment));
         }
     }
+}
+
+fn place(block: &Block) -> (u32, u64) {
+    (block.segment_id(), block.offset())
 }
 
 #[cfg(test)]
@@ -115,21 +118,20 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_lent_for_as_long_as_a_block_of_it_is_kept() {
+    fn a_block_counts_once_for_as_long_as_a_call_keeps_it() {
         let (mut lent, arena) = (Lent::default(), arena(64 << 20));
-        let (first, second) = (sealed(&arena, 4096, 1), sealed(&arena, 4096, 2));
-        let segment = first.segment_id();
-        assert_eq!(second.segment_id(), segment);
-        assert!(lent.keep(1, &first) && lent.keep(2, &second));
+        let (first, second) = (sealed(&arena, 4096, 1), sealed(&arena, 8192, 2));
+        assert_eq!((lent.bytes_with(None), lent.bytes_with(Some(&first))), (0, 4096));
+        assert!(lent.keep(1, &first) && lent.keep(2, &first) && lent.keep(3, &second));
         // A call that comes again has its block once.
-        assert!(lent.keep(2, &second));
-        assert_eq!(lent.segments().count(), 1);
+        assert!(lent.keep(3, &second));
+        assert_eq!((lent.bytes_with(None), lent.bytes_with(Some(&first))), (12_288, 12_288));
         drop(lent.remove(1));
-        assert!(lent.has(segment) && lent.block_in(segment).is_some());
+        assert_eq!(lent.bytes_with(None), 12_288);
         drop((lent.remove(2), lent.remove(2)));
-        assert!(!lent.has(segment) && lent.block_in(segment).is_none());
-        assert!(lent.keep(3, &first));
+        assert_eq!((lent.bytes_with(None), lent.bytes_with(Some(&first))), (8192, 12_288));
+        assert!(lent.block_in(second.segment_id()).is_some());
         assert_eq!(lent.end().len(), 1);
-        assert!(!lent.keep(4, &first) && lent.segments().next().is_none());
+        assert!(!lent.keep(4, &first) && lent.bytes_with(None) == 0);
     }
 }

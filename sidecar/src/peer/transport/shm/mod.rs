@@ -14,14 +14,14 @@
 //! up on the control connection, and PullDone may overtake its Pull. With a peer of an earlier version, and where many calls are
 //! under way, both go on the control connection.
 //! When the connection ends without PullDone the block is kept until the witness ends: until nobody maps it any more.
-//! What one peer has of our segments by all its connections is bounded (`limits.lentBytes`).
+//! What one peer keeps of our memory by all its connections is bounded (`limits.lentBytes`).
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_memory::{Block, Foreign, Lease, Owner, Purpose};
@@ -62,6 +62,9 @@ pub(in crate::peer) const MAPS_MAX: usize = 1 << 16;
 /// The first version of the protocol in which maps are asked for at the node's socket.
 pub(in crate::peer) const AT_NODE_SINCE: u32 = 6;
 
+/// Time for which it is not looked at again what witnesses of a peer keep: that is to look at all witnesses.
+const KEPT_LOOK: Duration = Duration::from_millis(100);
+
 /// Facts that two ends have told each other in their Hellos.
 pub(in crate::peer) struct Meets {
     pub(in crate::peer) node: Arc<Node>,
@@ -83,6 +86,8 @@ pub(in crate::peer) struct Shm {
     /// The other end, as a holder of witnesses of our segments.
     holder: u64,
     lent: Mutex<Lent>,
+    /// Bytes that witnesses of the peer keep besides, as they were at a moment.
+    kept: Mutex<(Option<Instant>, u64)>,
     /// The log says once a connection that no more is lent.
     said_full: AtomicBool,
     maps: Mutex<Maps<Foreign>>,
@@ -108,6 +113,7 @@ impl Shm {
             link: Weak::clone(link),
             outbox: Arc::clone(outbox),
             lent: Mutex::default(),
+            kept: Mutex::default(),
             said_full: AtomicBool::new(false),
             maps: Mutex::default(),
             meeting: Mutex::new(Meeting::new(Instant::now())),
@@ -149,21 +155,25 @@ impl Shm {
         if kept { Ok(()) } else { Err(SendError::Closed) }
     }
 
-    /// Checks that a block may be lent: the other end has its segment already, or room for it in what may be lent to its peer.
+    /// Bytes that are lent on this connection.
+    pub(in crate::peer) fn lent_bytes(&self) -> u64 {
+        self.lent.lock().bytes_with(None)
+    }
+
+    /// Checks that a block may be lent: there is room for it in what may be lent to the peer, by this connection and those before.
     ///
     /// # Errors
     /// The bound that is reached.
     pub(in crate::peer) fn check_lent(&self, peer: &PeerName, block: &Block) -> Result<(), Failure> {
-        let Some(segment) = block.segment() else { return Ok(()) };
-        let leased: Vec<(u32, u64)> = {
-            let lent = self.lent.lock();
-            if lent.has(segment.id()) || self.node.arena().is_witnessed(segment.id(), self.holder) {
-                return Ok(());
+        let lent = self.lent.lock().bytes_with(Some(block));
+        let kept = {
+            let (now, mut kept) = (Instant::now(), self.kept.lock());
+            if kept.0.is_none_or(|since| now >= since + KEPT_LOOK) {
+                *kept = (Some(now), self.node.kept(peer));
             }
-            lent.segments().collect()
+            kept.1
         };
-        let checked = self.node.check_lent(peer, self.holder, leased, (segment.id(), segment.bytes()));
-        checked.inspect_err(|failure| {
+        self.node.check_lent(peer, lent + kept).inspect_err(|failure| {
             if !self.said_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(%peer, %failure, "no more memory is lent to the peer: it gets bytes instead");
             }

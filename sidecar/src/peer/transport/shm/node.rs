@@ -34,7 +34,7 @@ pub struct NodeConfig {
     pub directory: PathBuf,
     /// The arena whose segments are lent, and that maps those of others.
     pub arena: Arc<Arena>,
-    /// Most bytes of its segments that one peer, with its clients, may have at a time, also those of connections that have ended.
+    /// Most bytes of it that one peer, with its clients, may keep at a time, also by connections that have ended.
     pub lent_max: u64,
     /// Wire that is put before the sockets of others.
     #[cfg(test)]
@@ -149,45 +149,40 @@ impl Node {
     /// A number for the other end of a connection, as a holder of witnesses.
     pub(super) fn next_holder(&self, peer: &PeerName) -> u64 {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        self.lent_by_peer();
+        self.forget_holders();
         self.holders.lock().entry(peer.clone()).or_default().push(number);
         number
     }
 
-    /// Bytes of segments that each peer still has a witness of, by name. Forgets holders that have none, but for the newest of each
-    /// peer, whose connection may be up.
-    pub(in crate::peer) fn lent_by_peer(&self) -> Vec<(PeerName, u64)> {
-        let mut holders = self.holders.lock();
-        let has_any = |holder: &u64| !self.arena().witnessed_by(&[*holder]).is_empty();
-        for numbers in holders.values_mut() {
+    /// Forgets holders that have no witness, but for the newest of each peer, whose connection may be up.
+    fn forget_holders(&self) {
+        for numbers in self.holders.lock().values_mut() {
             let newest = numbers.last().copied();
-            numbers.retain(|number| Some(*number) == newest || has_any(number));
+            numbers.retain(|number| Some(*number) == newest || self.arena().has_witness(*number));
         }
-        let bytes = |numbers: &Vec<u64>| self.arena().witnessed_by(numbers).values().sum();
-        holders.iter().map(|(peer, numbers)| (peer.clone(), bytes(numbers))).collect()
     }
 
-    /// Checks that a peer may have one more segment, given as number and bytes. `leased`: those that its connection `holder` keeps
-    /// blocks of, given to it or not.
-    pub(super) fn check_lent(
-        &self,
-        peer: &PeerName,
-        holder: u64,
-        leased: Vec<(u32, u64)>,
-        (segment, bytes): (u32, u64),
-    ) -> Result<(), Failure> {
-        let mut all = {
-            let holders = self.holders.lock();
-            self.arena().witnessed_by(holders.get(peer).map_or(&[holder], Vec::as_slice))
-        };
-        all.extend(leased);
-        all.insert(segment, bytes);
-        let (sum, most) = (all.values().sum::<u64>(), self.config.lent_max);
-        if sum <= most {
+    /// Bytes that witnesses of a peer keep from being used again: of blocks whose connection has ended, and of segments on their way out.
+    pub(in crate::peer) fn kept(&self, peer: &PeerName) -> u64 {
+        let numbers = self.holders.lock().get(peer).cloned().unwrap_or_default();
+        self.arena().kept_by(&numbers)
+    }
+
+    /// Peers that have, or may have, witnesses.
+    pub(in crate::peer) fn holders(&self) -> Vec<PeerName> {
+        self.forget_holders();
+        self.holders.lock().keys().cloned().collect()
+    }
+
+    /// Checks that a peer may keep so many bytes of this one's memory.
+    pub(super) fn check_lent(&self, peer: &PeerName, bytes: u64) -> Result<(), Failure> {
+        let most = self.config.lent_max;
+        if bytes <= most {
             return Ok(());
         }
         let message = format!(
-            "{peer} would have {sum} bytes of segments of this peer, and one peer may have {most}: it lets go of some, or              limits.lentBytes is raised here"
+            "{peer} would keep {bytes} bytes of this peer's memory, and one peer may keep {most}: it lets go of some, or \
+             limits.lentBytes is raised here"
         );
         Err(Failure::new(Reason::LimitExceeded, message))
     }
