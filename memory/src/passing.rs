@@ -31,6 +31,23 @@ pub struct Credentials {
 /// `InvalidInput` for too many descriptors or descriptors without bytes; else what the kernel says, `WouldBlock`
 /// included. A closed socket is an error, never a signal.
 pub fn send(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(fd, parts, fds, SendFlags::NOSIGNAL)
+}
+
+/// As [`send`], without waiting for room in the socket.
+///
+/// # Errors
+/// As [`send`]; `WouldBlock` where there is no room.
+pub fn send_now(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(fd, parts, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_with(
+    fd: BorrowedFd<'_>,
+    parts: &[IoSlice<'_>],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
     let invalid = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
     if fds.len() > DESCRIPTORS_MAX {
         return invalid("a message carries at most 4 descriptors");
@@ -44,7 +61,7 @@ pub fn send(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -
         return invalid("the descriptors do not fit");
     }
     loop {
-        match rustix::net::sendmsg(fd, parts, &mut control, SendFlags::NOSIGNAL) {
+        match rustix::net::sendmsg(fd, parts, &mut control, flags) {
             Err(rustix::io::Errno::INTR) => {}
             sent => return Ok(sent?),
         }

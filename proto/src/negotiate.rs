@@ -63,6 +63,10 @@ pub enum Why {
     NoSocketDir,
     /// Transport that failed lately and is not tried again yet.
     Cooldown,
+    /// The owner lends this peer no more memory than it has lent already.
+    LentFull,
+    /// The memory that the owner gave was not what it said, or could not be read safely.
+    SegmentRefused,
     /// Not both peers reach the GPU that the tensor is on.
     NoGpu,
     /// Transport that does not carry the memory that the tensor is in.
@@ -93,6 +97,8 @@ impl Why {
             Why::NodeUnproven => "node_unproven",
             Why::NoSocketDir => "no_socket_dir",
             Why::Cooldown => "cooldown",
+            Why::LentFull => "lent_full",
+            Why::SegmentRefused => "segment_refused",
             Why::NoGpu => "no_gpu",
             Why::NotSupported => "not_supported",
             Why::NoAddress => "no_address",
@@ -165,7 +171,8 @@ impl NoRoute {
     /// Returns whether waiting may help: something that was fit failed lately, or is not proven yet, and no requirement
     /// is what speaks against the others.
     pub fn is_transient(&self) -> bool {
-        let passing = |why| matches!(why, Why::Cooldown | Why::NodeUnproven);
+        let passing =
+            |why| matches!(why, Why::Cooldown | Why::LentFull | Why::SegmentRefused | Why::NodeUnproven);
         self.refusals.iter().any(|refusal| passing(refusal.why))
             && !self.refusals.iter().any(|refusal| refusal.why.is_requirement())
     }

@@ -26,6 +26,8 @@ use crate::block::Block;
 use crate::mapping::{MapError, Mapping};
 use crate::{OutOfBounds, passing};
 
+/// Most bytes of other sidecars that are mapped at a time: an eighth of the addresses that a process has.
+const MAPPED_MAX: u64 = 16 << 40;
 /// Kind of the file system that memory files live in, of linux/magic.h.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
@@ -50,6 +52,14 @@ pub enum ImportError {
         size: u64,
         /// Bytes that have a page, or are swapped out.
         present: u64,
+    },
+    /// More than there are addresses for: the same pages can be given any number of times.
+    #[error("a segment of {bytes} bytes came where {mapped} are mapped; at most {MAPPED_MAX} of all peers")]
+    TooMuch {
+        /// Announced value.
+        bytes: u64,
+        /// Bytes of other sidecars that are mapped.
+        mapped: u64,
     },
     /// No witness, though it should be one.
     #[error("the segment came with a witness that is no pipe")]
@@ -88,8 +98,13 @@ impl Arena {
     /// Takes a segment in that another sidecar gave, with its witness: maps it for reading and numbers it like our own.
     ///
     /// # Errors
-    /// It lacks the seals, is no memory of exactly `bytes` with every page there, or its witness is none.
+    /// It lacks the seals, is no memory of exactly `bytes` with every page there, there is too much of others already, or its
+    /// witness is none.
     pub fn import(&self, memory: OwnedFd, witness: OwnedFd, bytes: u64) -> Result<Foreign, ImportError> {
+        let mapped = self.foreign().mapped;
+        if mapped.checked_add(bytes).is_none_or(|all| all > MAPPED_MAX) {
+            return Err(ImportError::TooMuch { bytes, mapped });
+        }
         let mapping = Mapping::reader(memory.as_fd(), bytes)?;
         // After the seals were looked at: they forbid to change the size, and to take pages away.
         check_whole(memory.as_fd(), bytes)?;

@@ -123,6 +123,19 @@ impl Arena {
         drop(unpinned);
     }
 
+    /// Bytes that witnesses of these sessions keep from being used again: blocks that wait for their end, and segments on their way out
+    /// that nothing is in. Looks at every witness there is.
+    #[must_use]
+    pub fn kept_by(&self, sessions: &[u64]) -> u64 {
+        self.shared.state.lock().kept_by(sessions)
+    }
+
+    /// Returns whether a process of `session` may still map any segment. Looks at every witness there is.
+    #[must_use]
+    pub fn has_witness(&self, session: u64) -> bool {
+        self.shared.state.lock().witnessed.keys().any(|(_, one)| *one == session)
+    }
+
     /// Returns whether a process of `session` may still map `segment`.
     #[must_use]
     pub fn is_witnessed(&self, segment: u32, session: u64) -> bool {

@@ -3856,6 +3856,17 @@ pub struct NodeSocket {
     /// From the side that accepted the connection: 32 random bytes, to be brought over the node's socket by an HMAC.
     #[prost(bytes = "bytes", tag = "3")]
     pub key: ::prost::bytes::Bytes,
+    /// The device that its file is on. Memory is shared only where both ends tell this and the next three fields.
+    #[prost(fixed64, tag = "4")]
+    pub device: u64,
+    /// Device and inode of the directory itself.
+    #[prost(fixed64, tag = "5")]
+    pub directory_device: u64,
+    #[prost(fixed64, tag = "6")]
+    pub directory_inode: u64,
+    /// The boot id of the kernel, 16 bytes.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub boot: ::prost::bytes::Bytes,
 }
 /// Asks for bytes. The reader has room for them already. Leases the tensor for the reading peer until PullDone.
 #[derive(Clone, PartialEq, ::prost::Message)]

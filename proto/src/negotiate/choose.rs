@@ -104,7 +104,8 @@ impl Pair<'_> {
         let host = self.what.device.is_host();
         let out_of_reach = match transport {
             Transport::Local => None,
-            Transport::Shm => node,
+            // What is known of the last try says more than that it has to be made again.
+            Transport::Shm => node.map(|why| self.unshared().unwrap_or(why)),
             Transport::CudaIpc => node.or(self.no_gpu()),
             Transport::Tcp | Transport::Quic => {
                 (ours.addresses.is_empty() && theirs.addresses.is_empty()).then_some(Why::NoAddress)
@@ -114,7 +115,17 @@ impl Pair<'_> {
         if !carries {
             return Some(Why::NotSupported);
         }
-        out_of_reach.or_else(|| self.measured.cooling.contains(transport).then_some(Why::Cooldown))
+        out_of_reach.or_else(|| self.measured.cooling.contains(transport).then(|| self.failed(transport)))
+    }
+
+    /// Reason for which a transport that failed lately did.
+    fn failed(&self, transport: Transport) -> Why {
+        if transport == Transport::Shm { self.unshared().unwrap_or(Why::Cooldown) } else { Why::Cooldown }
+    }
+
+    /// Reason for which memory is not shared now, where it is known.
+    fn unshared(&self) -> Option<Why> {
+        self.measured.unshared.filter(|_| self.measured.cooling.contains(Transport::Shm))
     }
 
     /// Only the handshake proves a node. Without one, tokens that differ are reason enough not to try.

@@ -1,6 +1,6 @@
 //! Knowledge of a pair of peers because it was tried.
 
-use super::{Transport, TransportSet};
+use super::{Transport, TransportSet, Why};
 
 /// Answer whether two peers are on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub struct Measured {
     pub same_node: SameNode,
     /// The transports that failed lately and are not to be tried now.
     pub cooling: TransportSet,
+    /// Reason for which `shm` is among them, where more is known than that it failed.
+    pub unshared: Option<Why>,
     /// The transports that the two offer and have found out that they do not have with each other.
     pub absent: TransportSet,
     /// Goodput over `tcp`, bytes a second, where measured.

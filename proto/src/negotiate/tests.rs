@@ -85,10 +85,14 @@ fn sharing_a_node_has_to_be_allowed() {
 fn a_transport_that_failed_lately_is_passed_over_visibly() {
     let measured = Measured { cooling: TransportSet::EMPTY.with(Transport::Shm), ..proven() };
     assert_eq!(on_a_node(&What::default(), &open(), &measured), "tcp, not shm: cooldown");
-    let measured = Measured { cooling: TransportSet::ALL, ..proven() };
+    for why in [Why::LentFull, Why::SegmentRefused] {
+        let known = Measured { unshared: Some(why), ..measured };
+        assert_eq!(on_a_node(&What::default(), &open(), &known), format!("tcp, not shm: {why}"));
+    }
+    let measured = Measured { cooling: TransportSet::ALL, unshared: Some(Why::LentFull), ..proven() };
     let none =
         negotiate(&offer("a", "n"), &offer("b", "n"), &What::default(), &open(), &measured).unwrap_err();
-    assert_eq!(none.to_string(), "no route: not shm: cooldown, not tcp: cooldown, not quic: cooldown");
+    assert_eq!(none.to_string(), "no route: not shm: lent_full, not tcp: cooldown, not quic: cooldown");
     assert!(none.is_transient());
 }
 
@@ -400,6 +404,7 @@ fn arbitrary_measured() -> impl Strategy<Value = Measured> {
         |(same_node, cooling, absent, tcp_goodput, quic_goodput, current)| Measured {
             same_node,
             cooling,
+            unshared: None,
             absent,
             tcp_goodput,
             quic_goodput,

@@ -124,7 +124,7 @@ pub(super) fn start(
             lanes: lanes(config),
             node: config.node.directory.clone().map(|directory| {
                 let arena = Arc::clone(exchange.store().arena());
-                NodeConfig::new(directory, arena)
+                NodeConfig::new(directory, arena).lending(config.limits.lent_bytes)
             }),
             threads: threads.clone(),
             resolver,

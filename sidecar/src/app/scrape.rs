@@ -161,6 +161,7 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
     }
     metrics.peers.quic_datagram.set(datagram.into());
     show_node(metrics, counters);
+    metrics.peers.show_lent(peers.lent());
 }
 
 fn show_lanes(metrics: &Metrics, counters: &Counters) {

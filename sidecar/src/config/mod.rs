@@ -253,6 +253,8 @@ pub struct Limits {
     pub lanes: usize,
     /// Bytes of answers that wait to be read, of all connections together.
     pub unread_bytes: u64,
+    /// Bytes of segments that one peer of the node may have.
+    pub lent_bytes: u64,
 }
 
 /// Times after which things that nobody keeps go away.

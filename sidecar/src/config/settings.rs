@@ -350,6 +350,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.unread_bytes = |text| bytes(text, 16 * MI)
     ),
     setting!(
+        "limits.lentBytes",
+        Computed(|config, _| bytes_text(lent(config.arena.size))),
+        "bytes in multiples of 4Ki",
+        "Bytes of tensors that one peer of the node and its clients may map or keep, also after its connection ended; beyond it that peer gets bytes by TCP. Three quarters of the arena by default; 0: none.",
+        limits.lent_bytes = |text| bytes(text, 0)
+    ),
+    setting!(
         "gc.ticketTtl",
         Text("60s"),
         DURATION,
@@ -432,6 +439,11 @@ fn ready(size: u64) -> u64 {
     (size / 4).min(GI) / (4 * KI) * (4 * KI)
 }
 
+/// Three quarters of the arena, in whole pages: the rest is for everybody else.
+fn lent(size: u64) -> u64 {
+    size / (16 * KI) * (12 * KI)
+}
+
 /// The variable of a setting: `arena.size` is `TENSORLANE_ARENA_SIZE`, `gc.ticketTtl` is `TENSORLANE_GC_TICKET_TTL`.
 pub(super) fn variable(path: &str) -> String {
     let mut name = String::from(PREFIX);
@@ -492,6 +504,7 @@ pub(super) fn blank() -> Config {
             strangers: 0,
             lanes: 0,
             unread_bytes: 0,
+            lent_bytes: 0,
         },
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
         deadlines: Deadlines { default: zero, map: zero, progress: zero, drain: zero },

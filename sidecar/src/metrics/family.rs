@@ -108,6 +108,13 @@ impl Maker<'_> {
         Ok(gauge)
     }
 
+    /// A gauge for each of a few peers, by name. Whoever sets it bounds how many it shows.
+    pub(super) fn of_peers(&self, name: &str, help: &str) -> prometheus::Result<IntGaugeVec> {
+        let gauges = IntGaugeVec::new(Self::opts(name, help), &["peer"])?;
+        self.0.register(Box::new(gauges.clone()))?;
+        Ok(gauges)
+    }
+
     pub(super) fn counters<K: Labels>(
         &self,
         name: &str,

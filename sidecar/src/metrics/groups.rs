@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use prometheus::{IntCounter, IntGauge};
+use prometheus::{IntCounter, IntGauge, IntGaugeVec};
+use tensorlane_proto::PeerName;
 use tensorlane_proto::failure::Reason;
 use tensorlane_proto::ledger::Cause;
 use tensorlane_proto::negotiate::{Transport, Why};
@@ -13,6 +14,9 @@ use super::label::{
     GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PanicScope,
     PeerCut, PeerState, QuicCall, SessionCut, Verb, Wait, Way,
 };
+
+/// Peers of the node of which is shown by name what they have of our memory: each is a series.
+const LENT_SHOWN: usize = 8;
 
 /// Requests of workloads.
 pub struct Calls {
@@ -159,6 +163,7 @@ pub struct Peers {
     pub node_refused: Counters<(NodeRefusal,)>,
     /// Bytes of other pods' memory that this pod maps.
     pub foreign: Gauges<(Foreign,)>,
+    lent: IntGaugeVec,
     /// Outcomes of other pods' memory whose owner was gone or lost, in bytes.
     pub orphans: Counters<(OrphanEnd,)>,
 }
@@ -576,12 +581,26 @@ impl Peers {
                 &["state"],
                 "Memory of other pods of the node that this pod maps: whole segments, tensors of them in use, segments whose owner is gone or is not at its socket any more. Not counted: the arena.",
             )?,
+            lent: make.of_peers(
+                "peer_lent_bytes",
+                "Memory of this pod that a peer of the node keeps, by its name, also by connections that have ended: tensors that it maps, and segments that it does not unmap; the eight peers with most. Not counted: what peers get by other ways.",
+            )?,
             orphans: make.all_counters(
                 "peer_orphaned_bytes_total",
                 &["end"],
                 "Memory of other pods of the node whose owner was gone, or was lost at its socket, in whole segments, by what became of it: copied into the arena, or dropped by the last who mapped it. Not counted: what is mapped still.",
             )?,
         })
+    }
+
+    /// Shows what each peer of the node has of our memory, in bytes, of those that have most.
+    pub fn show_lent(&self, mut lent: Vec<(PeerName, u64)>) {
+        lent.retain(|(_, bytes)| *bytes > 0);
+        lent.sort_unstable_by(|(one, has), (other, had)| had.cmp(has).then_with(|| one.cmp(other)));
+        self.lent.reset();
+        for (peer, bytes) in lent.iter().take(LENT_SHOWN) {
+            set(&self.lent.with_label_values(&[peer.as_str()]), *bytes);
+        }
     }
 
     /// Sets the gauges to a moment: how many peers are in each state. States not named are empty.

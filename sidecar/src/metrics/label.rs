@@ -454,14 +454,24 @@ labels! {
         Protocol = "protocol",
         /// Peer that gave something that is no segment that can be read safely.
         Segment = "segment",
+        /// Descriptor of another file than the peer said.
+        OtherFile = "other_file",
+        /// Message that the peer has not sent.
+        Forged = "forged",
         /// The socket failed.
         Socket = "socket",
     }
 
     /// Reason for which a call at a socket of the node's directory came to nothing.
     NodeRefusal {
-        /// The peer has no socket there.
+        /// The peer has no socket there, or the table of peers has it on another node.
         OtherNode = "other_node",
+        /// The peer has another boot id.
+        OtherKernel = "other_kernel",
+        /// The peer has another directory, or one of another file system.
+        OtherDirectory = "other_directory",
+        /// The peer does not tell where its socket is.
+        Untold = "untold",
         /// Something else has its name.
         ForeignSocket = "foreign_socket",
         /// Somebody who did not prove that it is the peer.
@@ -634,6 +644,8 @@ impl Label for Why {
         Why::NodeUnproven,
         Why::NoSocketDir,
         Why::Cooldown,
+        Why::LentFull,
+        Why::SegmentRefused,
         Why::NoGpu,
         Why::NotSupported,
         Why::NoAddress,

@@ -61,7 +61,7 @@ impl Peers {
         let has_no_quic = met.absent.contains(Transport::Quic) || tried.cooling.contains(Transport::Quic);
         let is_last = |one| one == Transport::Tcp && has_no_quic;
         let cooling = met.cooling.iter().chain(tried.cooling.iter()).filter(|one| !is_last(*one)).collect();
-        Measured { same_node: met.same_node, absent: met.absent, cooling, ..tried }
+        Measured { same_node: met.same_node, unshared: met.unshared, absent: met.absent, cooling, ..tried }
     }
 }
 

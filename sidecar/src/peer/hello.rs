@@ -32,7 +32,7 @@ use super::shared::{Registered, Seat, Shared, count_out};
 use super::transport::lanes::key::{LaneKey, Nonce, Use, nonce};
 use super::transport::lanes::quic::QuicConnection;
 use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
-use super::transport::shm::{Meets, Node, Shm, SocketName};
+use super::transport::shm::{self, Apart, Meets, Node, Shm, SocketName};
 use super::transport::{Stream, Ways};
 
 /// Longest Hello: names, an offer with addresses. Before it nothing else is read.
@@ -82,7 +82,8 @@ pub(super) fn arrived(
     let key = (lanes + quic > 0).then(|| talk.key(shared, &hello, &for_lanes, Use::Lanes));
     let mut ours = hello_of(shared);
     ours.lane_key = key.as_ref().map(|_| for_lanes.to_vec().into()).unwrap_or_default();
-    let meets = node_of(shared, &ours, &hello).map(|(node, theirs)| {
+    let (neighbour, apart) = neighbour_of(shared, &name, &ours, &hello);
+    let meets = neighbour.map(|(node, theirs)| {
         let key = talk.key(shared, &hello, &for_node, Use::Node);
         Meets { node, theirs, key, dials: false }
     });
@@ -103,7 +104,7 @@ pub(super) fn arrived(
         }
     };
     talk.say(PeerKind::Hello, 0, &ours, until)?;
-    let agreed = Agreement { told: told(&ours), key, meets };
+    let agreed = Agreement { told: told(&ours), key, meets, apart };
     let up = talk.up(shared, place, hello, incarnation, agreed, false)?;
     drop(seat);
     up.run(shared);
@@ -129,16 +130,31 @@ pub(super) fn dialed(
     let key = |told: &[u8], of| Some(talk.key(shared, &hello, told.try_into().ok()?, of));
     let socket_key = hello.node.as_ref().and_then(|node| key(&node.key, Use::Node));
     let key = key(&hello.lane_key, Use::Lanes);
-    let meets = socket_key.zip(node_of(shared, &ours, &hello));
+    let (neighbour, apart) = neighbour_of(shared, wanted, &ours, &hello);
+    let meets = socket_key.zip(neighbour);
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
-    let agreed = Agreement { told: told(&ours), key, meets };
+    let agreed = Agreement { told: told(&ours), key, meets, apart };
     talk.up(shared, Place::of(&peer), hello, incarnation, agreed, true)
 }
 
-/// The sidecar at its node and the other's socket there, if both have told of one.
-fn node_of(shared: &Shared, ours: &v1::PeerHello, theirs: &v1::PeerHello) -> Option<(Arc<Node>, SocketName)> {
-    let (_, theirs) = (ours.node.as_ref()?, theirs.node.as_ref()?);
-    Some((shared.node.clone()?, SocketName::checked(&theirs.name, theirs.inode)?))
+/// The sidecar at its node and the other's socket there, if both have told of one and may be on one node; and what speaks against
+/// that.
+fn neighbour_of(
+    shared: &Shared,
+    peer: &PeerName,
+    ours: &v1::PeerHello,
+    theirs: &v1::PeerHello,
+) -> (Option<(Arc<Node>, SocketName)>, Option<Apart>) {
+    let both = told(ours).zip(shared.node.clone()).zip(theirs.node.as_ref());
+    let Some(((ours, node), theirs)) = both else { return (None, None) };
+    let theirs = SocketName::checked(theirs);
+    let apart = shm::apart(shared, peer, &ours, theirs.as_ref());
+    if let Some(apart) = apart {
+        shared.counters.node_refused.add(apart.label());
+        tracing::debug!(%peer, why = apart.label(), "no memory is shared with the peer");
+        return (None, Some(apart));
+    }
+    (theirs.map(|theirs| (node, theirs)), None)
 }
 
 /// Number of lanes that both ends take part in, of which nothing is said in version 1.
@@ -180,11 +196,13 @@ struct Agreement {
     key: Option<LaneKey>,
     /// The two may be on one node.
     meets: Option<Meets>,
+    /// Reason for which they are not, where both have told of a socket.
+    apart: Option<Apart>,
 }
 
 /// The socket that a Hello of ours tells of.
 fn told(ours: &v1::PeerHello) -> Option<SocketName> {
-    ours.node.as_ref().map(|socket| SocketName { name: socket.name.clone(), inode: socket.inode })
+    ours.node.as_ref().and_then(SocketName::checked)
 }
 
 /// Place of the connection of a peer, held so that none comes or goes meanwhile.
@@ -337,7 +355,7 @@ impl PendingConnection {
         Place { peer, handover }: Place<'_>,
         hello: v1::PeerHello,
         incarnation: Incarnation,
-        Agreement { told, key, meets }: Agreement,
+        Agreement { told, key, meets, apart }: Agreement,
         dialed: bool,
     ) -> Result<EstablishedConnection, Refused> {
         let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
@@ -363,7 +381,7 @@ impl PendingConnection {
             let missed_from = (lanes.is_none() && wanted.count > 0).then_some(wanted.from);
             let lanes = lanes.map(|agreed| Lanes::new(agreed, shared, link, &outbox));
             let quic = quic.map(|agreed| Lanes::new(agreed, shared, link, &outbox));
-            let shm = meets.map(|meets| Shm::new(meets, shared, link, &outbox));
+            let shm = meets.map(|meets| Shm::new(meets, shared, &peer.name, link, &outbox));
             Link::new(LinkParts {
                 id: shared.next_link(),
                 peer: Arc::clone(peer),
@@ -374,6 +392,7 @@ impl PendingConnection {
                 fingerprint: claim.fingerprint,
                 ours,
                 told,
+                apart,
                 begun: guard.begun,
                 ways: Ways::new(Stream::new(&outbox), (lanes, missed_from), quic, shm),
                 outbox,
@@ -415,7 +434,7 @@ fn hello_of(shared: &Shared) -> v1::PeerHello {
         lanes: shared.config.lanes.count.min(LANES_MAX) as u32,
         plain_lanes: shared.config.lanes.plain,
         quic_lanes: own_quic(shared) as u32,
-        node: socket.map(|SocketName { name, inode }| v1::NodeSocket { name, inode, key: Bytes::new() }),
+        node: socket.map(SocketName::told),
     }
 }
 

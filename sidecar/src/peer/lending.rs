@@ -37,6 +37,6 @@ impl State {
     fn lender(&self, now: Instant) -> Option<PeerKey> {
         let link = self.link.as_ref().filter(|link| link.version >= LENDS_SINCE)?;
         let is_quiet = self.late.is_some_and(|late| now.saturating_duration_since(late) < QUIET);
-        (link.ways.maps() && !is_quiet && !self.is_cooling()).then(|| link.key())
+        (link.ways.maps() && !is_quiet && self.cooling().is_none()).then(|| link.key())
     }
 }

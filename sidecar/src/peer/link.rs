@@ -32,7 +32,7 @@ use super::send_error::SendError;
 use super::shared::Shared;
 use super::slowest;
 use super::transport::lanes::Lanes;
-use super::transport::shm::{AT_NODE_SINCE, SocketName};
+use super::transport::shm::{AT_NODE_SINCE, Apart, SocketName};
 use super::transport::{Way, Ways};
 use crate::metrics::label::PanicScope;
 
@@ -140,6 +140,8 @@ pub(super) struct Link {
     pub(super) ours: tensorlane_proto::Fingerprint,
     /// The socket of ours in the node's directory that it was told of.
     pub(super) told: Option<SocketName>,
+    /// Reason for which it is not met there, where it told of a socket, too.
+    pub(super) apart: Option<Apart>,
     /// Time at which its socket was connected, which orders the lives of the peer.
     pub(super) begun: Instant,
     /// Time at which it was up.
@@ -173,6 +175,7 @@ pub(super) struct LinkParts {
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
     pub(super) ours: tensorlane_proto::Fingerprint,
     pub(super) told: Option<SocketName>,
+    pub(super) apart: Option<Apart>,
     pub(super) begun: Instant,
     pub(super) outbox: Arc<Outbox>,
     pub(super) ways: Ways,
@@ -191,6 +194,7 @@ impl Link {
             fingerprint,
             ours,
             told,
+            apart,
             begun,
             outbox,
             ways,
@@ -206,6 +210,7 @@ impl Link {
             fingerprint,
             ours,
             told,
+            apart,
             begun,
             since: Instant::now(),
             outbox,

@@ -135,7 +135,8 @@ impl<'a> Receiver<'a> {
         }
         if header.is_failed() {
             let failure = wire::failure(decode(header, &body)?);
-            if let Some(effects) = state.refused_by_owner(header.call, &failure) {
+            let refused = state.refused_by_owner(header.call, &failure);
+            if let Some(effects) = refused.or_else(|| state.not_lent(header.call, &failure)) {
                 drop(state);
                 self.shared.perform(effects);
                 return Ok(());

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::negotiate::Offer;
+use tensorlane_proto::negotiate::{Offer, Why};
 use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
 use super::calls::{Call, Finish, Kind};
@@ -212,8 +212,8 @@ pub(super) struct State<L = Link> {
     /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
     /// socket, and given up on the control connection.
     done_early: VecDeque<(u64, u64)>,
-    /// No maps are tried before.
-    cooling: Option<Instant>,
+    /// No maps are tried before; with the reason, where more is known than that one failed.
+    cooling: Option<(Instant, Option<Why>)>,
     /// Time at which it last was too late with what it could lend.
     pub(super) late: Option<Instant>,
 }

@@ -159,13 +159,23 @@ fn open_shared(
     header: Header,
     asked: &v1::Pull,
 ) -> Result<Result<Opened, Failure>, Ended> {
-    match asked.owner {
-        Some(_) if link.version < LENDS_SINCE => Err(FrameError::Malformed(header.kind).into()),
+    let opened = match asked.owner {
+        Some(_) if link.version < LENDS_SINCE => return Err(FrameError::Malformed(header.kind).into()),
         // Both ends may see a meeting end at different times.
-        Some(_) if !link.ways.maps() => Ok(Err(not_met())),
-        Some(_) => Ok(open_loan(shared, link, asked)),
-        None => Ok(open_map(shared, link, asked)),
-    }
+        Some(_) if !link.ways.maps() => Err(not_met()),
+        Some(_) => open_loan(shared, link, asked),
+        None => open_map(shared, link, asked),
+    };
+    Ok(opened.and_then(|opened| {
+        let lent = link.ways.shm().zip(opened.bulk.source.block());
+        let may = lent.map_or(Ok(()), |(shm, block)| shm.check_lent(&link.peer.name, block));
+        may.inspect_err(|_| {
+            if let Some(leased) = opened.leased {
+                shared.serve.done(&link.key(), leased);
+            }
+        })?;
+        Ok(opened)
+    }))
 }
 
 fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull) -> Result<(), Ended> {

@@ -9,6 +9,7 @@ use tensorlane_proto::{Incarnation, PeerName};
 use super::api::{PeerState, PeerView};
 use super::peers::Peers;
 use super::remote::Peer;
+use super::transport::shm::{Apart, Shm};
 
 impl Peers {
     /// Returns whether a connection to the peer is up.
@@ -51,13 +52,19 @@ impl Peers {
         let Some(peer) = self.shared.known_peer(name) else { return Measured::default() };
         let state = peer.state.lock();
         let shm = state.link.as_ref().and_then(|link| link.ways.shm());
-        let same_node = shm.map_or(SameNode::Unknown, super::transport::shm::Shm::same_node);
-        let cooling =
-            if state.is_cooling() { TransportSet::EMPTY.with(Transport::Shm) } else { TransportSet::EMPTY };
+        let apart = state.link.as_ref().and_then(|link| link.apart);
+        let elsewhere = apart.is_some_and(|apart| apart != Apart::Untold);
+        let untried = if elsewhere { SameNode::Refuted } else { SameNode::Unknown };
+        let same_node = shm.map_or(untried, Shm::same_node);
+        let (cooling, unshared) = match state.cooling() {
+            Some(why) => (TransportSet::EMPTY.with(Transport::Shm), why),
+            None => (TransportSet::EMPTY, None),
+        };
         // What both have said in their Hellos.
         let has_no_quic = state.link.as_ref().is_some_and(|link| link.ways.quic().is_none());
-        let absent = [Transport::Quic].into_iter().filter(|_| has_no_quic).collect();
-        Measured { same_node, cooling, absent, ..Measured::default() }
+        let absent = [(Transport::Quic, has_no_quic), (Transport::Shm, apart == Some(Apart::Untold))];
+        let absent = absent.into_iter().filter(|(_, is_absent)| *is_absent).map(|(one, _)| one).collect();
+        Measured { same_node, cooling, unshared, absent, ..Measured::default() }
     }
 
     /// Returns whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
@@ -70,7 +77,7 @@ impl Peers {
         let state = peer.state.lock();
         match &state.link {
             None => true,
-            Some(link) => link.ways.shm().is_some_and(super::transport::shm::Shm::is_pending),
+            Some(link) => link.ways.shm().is_some_and(Shm::is_pending),
         }
     }
 
@@ -80,6 +87,16 @@ impl Peers {
         let listed = self.shared.known.peer(&self.shared.me.peer);
         let listed = listed.map(|me| (me.addresses, me.node)).filter(|(addresses, _)| !addresses.is_empty());
         listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
+    }
+
+    /// Bytes of our memory that each peer of the node keeps, by name, also by connections that have ended.
+    pub fn lent(&self) -> Vec<(PeerName, u64)> {
+        let Some(node) = &self.shared.node else { return Vec::new() };
+        let lent = |name: &PeerName| {
+            let link = self.shared.known_peer(name).and_then(|peer| peer.state.lock().link.clone());
+            link.and_then(|link| link.ways.shm().map(Shm::lent_bytes)).unwrap_or(0)
+        };
+        node.holders().into_iter().map(|name| (name.clone(), lent(&name) + node.kept(&name))).collect()
     }
 
     /// Bytes that QUIC connections may fill, in and out, of all of them; and those of a datagram, where they are fewest. None

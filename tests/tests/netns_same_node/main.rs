@@ -2,3 +2,4 @@
 
 mod neighbours;
 mod shared;
+mod strangers;

@@ -95,7 +95,9 @@ fn the_owner_does_not_reuse_a_block_while_a_client_of_the_other_sidecar_may_map_
     let foreign = import(&owner, &reader, &tensor);
     let client = reader.witness(foreign.id(), 1).unwrap();
     // The reading sidecar dies: what it had is closed, what its client has is not.
-    owner.pin_until_witness_ends(segment, READER, vec![tensor]);
+    assert_eq!((owner.kept_by(&[READER]), owner.has_witness(READER)), (0, true));
+    owner.pin_until_witness_ends(segment, READER, vec![tensor.clone(), tensor]);
+    assert_eq!((owner.kept_by(&[READER, 1]), owner.kept_by(&[1])), (8 * KI, 0), "once");
     drop(foreign);
     reader.stop();
     drop(reader);
@@ -103,6 +105,7 @@ fn the_owner_does_not_reuse_a_block_while_a_client_of_the_other_sidecar_may_map_
     assert_ne!(put(&owner, 8).offset(), offset);
     drop(client);
     until("the block is free again", || put(&owner, 9).offset() == offset);
+    assert_eq!((owner.kept_by(&[READER]), owner.has_witness(READER)), (0, false));
     assert!(!owner.is_witnessed(segment, READER));
 }
 
@@ -185,6 +188,9 @@ fn memory_with_a_hole_or_of_another_size_or_kind_is_refused_before_anybody_is_ch
         matches!(imported, Err(ImportError::Part { .. }))
     };
     assert!(refused(memory(flags, 64 * KI, 0), 64 * KI));
+    let hole = memory(flags, 1 << 30, 1 << 20);
+    assert!(refused(hole.try_clone().unwrap(), 1 << 30));
+    assert_eq!(rustix::fs::fstat(&hole).unwrap().st_blocks * 512, 1 << 20, "nobody has given it pages");
     assert!(refused(memory(flags, 64 * KI, 60 * KI), 64 * KI));
     assert!(refused(memory(flags, 128 * KI, 128 * KI), 64 * KI), "longer than was said");
     // Where no huge pages are set aside none can be made; a file of them without pages can.
@@ -200,6 +206,8 @@ fn memory_with_a_hole_or_of_another_size_or_kind_is_refused_before_anybody_is_ch
         assert!(matches!(imported, Err(ImportError::Part { .. } | ImportError::Map(_))));
     }
     assert_eq!(reader.foreign(), ForeignUsage::default());
+    let endless = reader.import(memory(flags, 64 * KI, 64 * KI), passing::pipe().unwrap().1, u64::MAX);
+    assert!(matches!(endless, Err(ImportError::TooMuch { mapped: 0, .. })));
     let whole = reader.import(memory(flags, 64 * KI, 64 * KI), passing::pipe().unwrap().1, 64 * KI);
     assert_eq!(whole.unwrap().bytes(), 64 * KI);
 }

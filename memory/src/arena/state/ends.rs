@@ -1,5 +1,6 @@
 //! Ends of segments: the way out of the books, and those who wait for it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -135,6 +136,20 @@ impl State {
         record.witnesses += 1;
         self.witnessed.entry((segment, session)).or_default().live += 1;
         Some(record.bytes)
+    }
+
+    /// Bytes that witnesses of these sessions keep from being used again, each once.
+    pub(in crate::arena) fn kept_by(&self, sessions: &[u64]) -> u64 {
+        let mut kept = BTreeMap::new();
+        for ((segment, session), witnessed) in &self.witnessed {
+            let record = self.records.get(segment).filter(|_| sessions.contains(session));
+            let Some(record) = record else { continue };
+            if record.stage == Stage::Closed && record.is_empty() {
+                kept.insert((*segment, 0), record.bytes);
+            }
+            kept.extend(witnessed.pinned.iter().map(|block| ((*segment, block.offset()), block.len())));
+        }
+        kept.values().sum()
     }
 
     /// A witness is at its end; the blocks that waited for it.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tensorlane_memory::Foreign;
 use tensorlane_proto::frame::{FrameError, PeerKind};
-use tensorlane_proto::{Failure, Incarnation};
+use tensorlane_proto::negotiate::Why;
+use tensorlane_proto::{Failure, Incarnation, Reason};
 
 use super::{Carrier, Effects, State, pull_done};
 use crate::peer::api::MapFailed;
@@ -58,7 +59,7 @@ impl State {
         Ok(match shm.find(number, place.segment) {
             Found::Here(segment) => self.mapped(number, link, &segment),
             Found::Later => Effects::default(),
-            Found::Never => self.not_mapped(number, link, no_way()),
+            Found::Never => self.not_mapped(number, link, no_way(), None),
         })
     }
 
@@ -79,19 +80,34 @@ impl State {
             // Its lease has gone back with the error.
             Err(error) => {
                 let why = format!("the owner says that the tensor lies outside of its segment: {error}");
-                self.no_map(number, Failure::new(tensorlane_proto::Reason::Internal, why), false)
+                let failure = Failure::new(Reason::Internal, why);
+                self.no_map(number, failure, false, Some(Why::SegmentRefused))
             }
         }
     }
 
     /// A map cannot be had this way, though its owner has the tensor. Of a call that is over, or on another connection by now,
-    /// it says nothing.
-    pub(in crate::peer) fn not_mapped(&mut self, number: u64, link: &Link, failure: Failure) -> Effects {
+    /// it says nothing. `why`: the reason, where more is known than that it failed.
+    pub(in crate::peer) fn not_mapped(
+        &mut self,
+        number: u64,
+        link: &Link,
+        failure: Failure,
+        why: Option<Why>,
+    ) -> Effects {
         let call = self.answered(number, PeerKind::Pull, link.id);
         if call.is_none_or(|call| call.withdrawn) {
             return Effects::default();
         }
-        self.no_map(number, failure, true)
+        self.no_map(number, failure, true, why)
+    }
+
+    /// The owner lends no more to this peer: the tensor comes another way. None where the failure is of another kind, or the call
+    /// is no map.
+    pub(in crate::peer) fn not_lent(&mut self, number: u64, failure: &Failure) -> Option<Effects> {
+        let is_full = failure.reason == Reason::LimitExceeded && self.is_map(number);
+        // What was refused is not leased.
+        is_full.then(|| self.no_map(number, failure.clone(), false, Some(Why::LentFull)))
     }
 
     /// The node's socket does not take the question of a map; whether it goes to the control connection instead.
@@ -116,14 +132,16 @@ impl State {
     /// answered there.
     pub(in crate::peer) fn lost_at_node(&mut self, number: u64, link: u64, failure: Failure) -> Effects {
         match self.calls.get(&number).filter(|call| awaits_node(call, link)).map(|call| call.withdrawn) {
-            Some(false) => self.no_map(number, failure, true),
+            Some(false) => self.no_map(number, failure, true, None),
             Some(true) => self.over(number, true).1,
             None => Effects::default(),
         }
     }
 
-    fn no_map(&mut self, number: u64, failure: Failure, settle: bool) -> Effects {
-        self.cooling = Some(Instant::now() + COOLING);
+    fn no_map(&mut self, number: u64, failure: Failure, settle: bool, why: Option<Why>) -> Effects {
+        // What is known of it stays, where others fail with it.
+        let why = why.or(self.cooling().flatten());
+        self.cooling = Some((Instant::now() + COOLING, why));
         let (call, mut effects) = self.over(number, settle);
         effects.finish.extend(call.and_then(|call| call.not_mapped(MapFailed::Way(failure))));
         effects
@@ -143,16 +161,16 @@ impl State {
         effects
     }
 
-    /// Returns whether maps are not to be tried now.
-    pub(in crate::peer) fn is_cooling(&self) -> bool {
-        self.cooling.is_some_and(|until| Instant::now() < until)
+    /// Reason for which maps are not to be tried now, as far as it is known; none where they may be.
+    pub(in crate::peer) fn cooling(&self) -> Option<Option<Why>> {
+        self.cooling.filter(|(until, _)| Instant::now() < *until).map(|(_, why)| why)
     }
 }
 
 impl<L: Carrier> State<L> {
     /// A map that cannot be sent on a connection.
     pub(super) fn unsendable(&mut self, number: u64, effects: &mut Effects<L>) {
-        self.cooling = Some(Instant::now() + COOLING);
+        self.cooling = Some((Instant::now() + COOLING, None));
         let Some(call) = self.calls.remove(&number) else { return };
         if call.sent_before {
             // The owner may have leased it on the connection before.
@@ -169,5 +187,5 @@ fn awaits_node(call: &Call, link: u64) -> bool {
 
 fn no_way() -> Failure {
     let why = "it is not proven any more that the peer is on this node";
-    Failure::new(tensorlane_proto::Reason::PeerUnreachable, why)
+    Failure::new(Reason::PeerUnreachable, why)
 }

@@ -20,6 +20,7 @@ mod resumed;
 mod rotation;
 mod sets;
 mod shm;
+mod shm_hostile;
 mod transfer;
 mod transports;
 pub(super) mod world;

@@ -21,19 +21,19 @@ use crate::peer::{LanesConfig, MapFailed};
 const MIB: u64 = 1 << 20;
 
 /// Two peers of one node that have met; `a` dialed.
-struct Pair {
-    table: Arc<Table>,
-    a: One,
-    b: One,
-    node: tempfile::TempDir,
+pub(super) struct Pair {
+    pub(super) table: Arc<Table>,
+    pub(super) a: One,
+    pub(super) b: One,
+    pub(super) node: tempfile::TempDir,
 }
 
-fn start(name: &str, node: &Path, table: &Arc<Table>) -> One {
+pub(super) fn start(name: &str, node: &Path, table: &Arc<Table>) -> One {
     let listed = (name == "a").then(nowhere);
     Start { listed, node: Some(node.to_owned()), ..Start::new(name) }.start(table)
 }
 
-fn met(a: &One, b: &One) {
+pub(super) fn met(a: &One, b: &One) {
     until("they have met", || {
         // A connection that is made anew is dialed where somebody needs it.
         let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
@@ -41,7 +41,7 @@ fn met(a: &One, b: &One) {
     });
 }
 
-fn pair() -> Pair {
+pub(super) fn pair() -> Pair {
     let (table, node) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
     let b = start("b", node.path(), &table);
     let a = start("a", node.path(), &table);
@@ -53,7 +53,7 @@ fn bytes_of(block: &Block) -> Vec<u8> {
     block.chunk(0..block.len()).unwrap().to_vec()
 }
 
-fn way_lost(outcome: &Result<Block, MapFailed>) {
+pub(super) fn way_lost(outcome: &Result<Block, MapFailed>) {
     assert!(matches!(outcome, Err(MapFailed::Way(_))), "{outcome:?}");
 }
 
@@ -148,7 +148,7 @@ fn known(one: &One, other: &str) -> Arc<Peer> {
 }
 
 /// The connection of one to another.
-fn link(one: &One, to: &str) -> Arc<Link> {
+pub(super) fn link(one: &One, to: &str) -> Arc<Link> {
     let link = known(one, to).state.lock().link.clone();
     link.expect("they are connected")
 }
@@ -423,7 +423,9 @@ fn peers_with_different_directories_are_on_different_nodes() {
     a.connect("b");
     let same_node = |one: &One, other: &str| one.peers.measured(&name(other), 0, false).same_node;
     until("both know", || same_node(&a, "b") == SameNode::Refuted && same_node(&b, "a") == SameNode::Refuted);
-    assert!(a.peers.counters().node_refused.count("other_node") > 0);
+    for one in [&a, &b] {
+        assert!(one.peers.counters().node_refused.count("other_directory") > 0);
+    }
     b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
     way_lost(&a.mapped("b", 7, MIB));
     assert!(a.get("b", 7, MIB).unwrap() == b.own_bytes(7));

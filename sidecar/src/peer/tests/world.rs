@@ -77,6 +77,13 @@ impl Table {
         }
     }
 
+    /// Says which node a peer is on.
+    pub(crate) fn place(&self, peer: &str, node: &str) {
+        for entry in self.entries.lock().iter_mut().filter(|entry| entry.name.as_str() == peer) {
+            entry.node = Some(node.to_owned());
+        }
+    }
+
     pub(crate) fn unlist(&self, peer: &str) {
         self.entries.lock().retain(|entry| entry.name.as_str() != peer);
     }
@@ -443,6 +450,10 @@ pub(crate) struct Start<'a> {
     pub(crate) lanes: LanesConfig,
     /// The directory that the sidecars of its node share, if any.
     pub(crate) node: Option<std::path::PathBuf>,
+    /// Bytes that each neighbour may have of its memory; the usual part if nothing is said.
+    pub(crate) lent_max: Option<u64>,
+    /// An arena of its own making.
+    pub(crate) memory: Option<Arc<Arena>>,
     /// Wire that is put before the sockets of others in it.
     pub(crate) between: Option<crate::peer::transport::shm::Between>,
     /// The newest version of the protocol that it speaks.
@@ -472,6 +483,8 @@ impl<'a> Start<'a> {
             listed: None,
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },
             node: None,
+            lent_max: None,
+            memory: None,
             between: None,
             version: tensorlane_proto::frame::PEER_VERSION,
             offer: v1::Offer::default(),
@@ -490,11 +503,12 @@ impl<'a> Start<'a> {
             // Before it dials anybody, who would not know its key yet.
             table.list(self.name, listed, fingerprint);
         }
-        let (twin, arena) = (Twin::new(), arena(self.arena));
-        let between = self.between;
-        let node = self
-            .node
-            .map(|directory| NodeConfig { between, ..NodeConfig::new(directory, Arc::clone(&arena)) });
+        let (twin, arena) = (Twin::new(), self.memory.unwrap_or_else(|| arena(self.arena)));
+        let (between, lent_max) = (self.between, self.lent_max);
+        let node = self.node.map(|directory| {
+            let usual = NodeConfig::new(directory, Arc::clone(&arena));
+            NodeConfig { between, lent_max: lent_max.unwrap_or(usual.lent_max), ..usual }
+        });
         let config = PeersConfig {
             progress: self.progress,
             grace: self.grace,

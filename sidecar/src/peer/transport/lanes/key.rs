@@ -30,6 +30,10 @@ pub(in crate::peer) enum Role {
     NodeAccepts,
     /// The end that calls there.
     NodeDials,
+    /// Messages at the node's socket of the end that accepted there.
+    NodeAccepted,
+    /// Messages of the end that called.
+    NodeDialed,
 }
 
 impl Role {
@@ -41,6 +45,8 @@ impl Role {
             Self::Quic => b"tensorlane lane quic dial\0",
             Self::NodeAccepts => b"tensorlane node accept\0",
             Self::NodeDials => b"tensorlane node dial\0",
+            Self::NodeAccepted => b"tensorlane node accepted\0",
+            Self::NodeDialed => b"tensorlane node dialed\0",
         }
     }
 }
@@ -101,6 +107,12 @@ impl LaneKey {
         proof
     }
 
+    /// Key of what one end says once both have met. Each meeting has its own, by its nonces.
+    pub(in crate::peer) fn messages(&self, role: Role, nonces: &[Nonce]) -> MessageKey {
+        let tag = hmac::sign(&self.0, &message(role, LaneName { number: 0, serves: false }, nonces));
+        MessageKey(hmac::Key::new(hmac::HMAC_SHA256, tag.as_ref()))
+    }
+
     /// Returns whether the other end has the key. Takes as long for every wrong proof.
     pub(in crate::peer) fn is_proven(
         &self,
@@ -111,6 +123,31 @@ impl LaneKey {
     ) -> bool {
         hmac::verify(&self.0, &message(role, lane, nonces), proof).is_ok()
     }
+}
+
+/// Key of what one end says in one meeting at the node's socket. What it says is numbered from 0.
+pub(in crate::peer) struct MessageKey(hmac::Key);
+
+impl MessageKey {
+    /// Tag of a message.
+    pub(in crate::peer) fn tag(&self, number: u64, message: &[u8]) -> Nonce {
+        let tag = hmac::sign(&self.0, &numbered(number, message));
+        let mut bytes = [0; BYTES];
+        bytes.copy_from_slice(tag.as_ref());
+        bytes
+    }
+
+    /// Returns whether a tag is that of a message. Takes as long for every wrong one.
+    pub(in crate::peer) fn is_tag(&self, number: u64, message: &[u8], tag: &[u8]) -> bool {
+        hmac::verify(&self.0, &numbered(number, message), tag).is_ok()
+    }
+}
+
+fn numbered(number: u64, message: &[u8]) -> Vec<u8> {
+    let mut numbered = Vec::with_capacity(size_of::<u64>() + message.len());
+    numbered.extend(number.to_le_bytes());
+    numbered.extend(message);
+    numbered
 }
 
 pub(in crate::peer) fn nonce() -> Nonce {
@@ -143,6 +180,18 @@ mod tests {
         }
         assert!(!key.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof[..31]));
         assert_ne!(key.id(), other.id());
+    }
+
+    #[test]
+    fn a_tag_is_good_for_one_end_meeting_number_and_message() {
+        let (key, nonces) = (LaneKey::random(), [nonce(), nonce()]);
+        let dialed = key.messages(Role::NodeDialed, &nonces);
+        let tag = dialed.tag(3, b"said");
+        assert!(key.messages(Role::NodeDialed, &nonces).is_tag(3, b"said", &tag));
+        assert!(!dialed.is_tag(2, b"said", &tag) && !dialed.is_tag(3, b"sald", &tag));
+        assert!(!key.messages(Role::NodeAccepted, &nonces).is_tag(3, b"said", &tag));
+        assert!(!key.messages(Role::NodeDialed, &[nonces[0], nonce()]).is_tag(3, b"said", &tag));
+        assert!(!LaneKey::random().messages(Role::NodeDialed, &nonces).is_tag(3, b"said", &tag));
     }
 
     #[test]

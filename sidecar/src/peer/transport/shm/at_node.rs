@@ -1,12 +1,11 @@
 //! Frames at the node's socket: maps are asked for and answered there, and nothing else. A round trip there has no encryption and
 //! no network in it. What the questions and answers mean is `serving`'s and `receive`'s.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, PeerKind};
 
-use super::wire::{FRAME_MAX, NodeEnd, send_frame};
+use super::wire::{FRAME_MAX, MetSocket, NodeEnd};
 use crate::peer::link::{Ended, Link};
 use crate::peer::parse::{Body, Sink};
 use crate::peer::receive::Receiver;
@@ -17,7 +16,7 @@ use crate::peer::shared::Shared;
 pub(super) fn take(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
-    socket: &UnixStream,
+    socket: &MetSocket,
     frame: &[u8],
 ) -> Result<(), NodeEnd> {
     let (header, body) = parts(frame)?;
@@ -30,7 +29,7 @@ pub(super) fn take(
         return taken.map(|_| ()).map_err(NodeEnd::from);
     }
     match serving::map_at_node(shared, link, header, body)? {
-        Some(answer) => Ok(send_frame(socket, &answer, true)?),
+        Some(answer) => Ok(socket.send_frame(&answer, true)?),
         None => Ok(()),
     }
 }

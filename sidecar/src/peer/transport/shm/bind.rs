@@ -12,8 +12,9 @@
 //!     |                                                     1 byte |
 //!     |<-----------------------------------------------------------|
 //! ```
-//! The key was made for this connection and told on it alone. Host names, boot ids and addresses prove nothing: they are
-//! equal where nodes are not, and they lie.
+//! The key was made for this connection and told on it alone. Host names and addresses prove nothing: they are equal where nodes
+//! are not, and they lie. Whoever passes these bytes on between two nodes would be believed by this alone: so both ends compare
+//! their kernel and directory first (see `place`), and what is said after the meeting is tagged (see `wire`).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,6 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::directory::NotThere;
+use super::place::nodes_differ;
+use super::wire::MetSocket;
 use super::{Shm, directory};
 use crate::clock;
 use crate::peer::handshake::timed_out_here;
@@ -29,7 +32,7 @@ use crate::peer::shared::Shared;
 use crate::peer::transport::lanes::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
 
 /// Bytes that a call begins with.
-const MAGIC: [u8; 8] = *b"tl-node1";
+const MAGIC: [u8; 8] = *b"tl-node2";
 const HELLO: usize = MAGIC.len() + ID_BYTES + BYTES;
 /// Byte that says that the caller is taken.
 const WELCOME: u8 = 1;
@@ -44,6 +47,9 @@ pub(super) enum Unproven {
     /// Socket of the peer that could not be connected.
     #[error(transparent)]
     NotThere(#[from] NotThere),
+    /// Peer that the table of peers has on another node.
+    #[error("the table of peers has it on another node")]
+    OtherNode,
     /// Caller that does not know what the other end of the connection knows.
     #[error("{0}")]
     Stranger(&'static str),
@@ -66,13 +72,13 @@ impl Unproven {
 
     /// Returns whether it is on another node, as far as this one can see.
     pub(super) fn is_other_node(&self) -> bool {
-        matches!(self, Self::NotThere(NotThere::OtherNode))
+        matches!(self, Self::OtherNode | Self::NotThere(NotThere::OtherNode))
     }
 
     /// The label in metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
-            Self::NotThere(NotThere::OtherNode) => "other_node",
+            Self::OtherNode | Self::NotThere(NotThere::OtherNode) => "other_node",
             Self::NotThere(NotThere::Foreign) => "foreign_socket",
             Self::Stranger(_) => "stranger",
             Self::NotThere(NotThere::Socket(_)) | Self::Socket(_) | Self::TimedOut(_) => "socket",
@@ -81,7 +87,7 @@ impl Unproven {
 }
 
 /// Calls the peer at its socket.
-pub(super) fn dial(shm: &Shm, until: Instant) -> Result<UnixStream, Unproven> {
+pub(super) fn dial(shm: &Shm, until: Instant) -> Result<MetSocket, Unproven> {
     let stream = shm.node.config().reached(directory::connect(shm.node.directory(), &shm.theirs)?);
     let ours = nonce();
     let mut hello = MAGIC.to_vec();
@@ -95,7 +101,10 @@ pub(super) fn dial(shm: &Shm, until: Instant) -> Result<UnixStream, Unproven> {
     }
     send(&stream, &shm.key.prove(Role::NodeDials, NAME, &[ours, theirs]), until)?;
     match receive::<1>(&stream, until)? {
-        [WELCOME] => Ok(stream),
+        [WELCOME] => {
+            let of = |role| shm.key.messages(role, &[ours, theirs]);
+            Ok(MetSocket::new(stream, of(Role::NodeDialed), of(Role::NodeAccepted)))
+        }
         _ => Err(Unproven::Stranger("the peer does not take us")),
     }
 }
@@ -103,10 +112,10 @@ pub(super) fn dial(shm: &Shm, until: Instant) -> Result<UnixStream, Unproven> {
 /// Somebody called at our socket: the connection that it belongs to.
 pub(super) fn accept(
     shared: &Arc<Shared>,
-    stream: &UnixStream,
+    stream: UnixStream,
     until: Instant,
-) -> Result<Arc<Link>, Unproven> {
-    let hello: [u8; HELLO] = receive(stream, until)?;
+) -> Result<(Arc<Link>, MetSocket), Unproven> {
+    let hello: [u8; HELLO] = receive(&stream, until)?;
     let (magic, rest) = hello.split_at(MAGIC.len());
     let (id, theirs) = rest.split_at(ID_BYTES);
     if magic != MAGIC {
@@ -115,15 +124,20 @@ pub(super) fn accept(
     let theirs: Nonce = theirs.try_into().map_err(|_| Unproven::Stranger("its nonce is cut short"))?;
     let link = connection(shared, id, until).ok_or(Unproven::Stranger("its connection is not up"))?;
     let shm = link.ways.shm().ok_or(Unproven::Stranger("its connection shares no memory"))?;
+    if nodes_differ(shared, &link.peer.name) {
+        return Err(Unproven::OtherNode);
+    }
     let ours = nonce();
     let mut answer = ours.to_vec();
     answer.extend(shm.key.prove(Role::NodeAccepts, NAME, &[theirs, ours]));
-    send(stream, &answer, until)?;
-    let proof: [u8; BYTES] = receive(stream, until)?;
+    send(&stream, &answer, until)?;
+    let proof: [u8; BYTES] = receive(&stream, until)?;
     if !shm.key.is_proven(Role::NodeDials, NAME, &[theirs, ours], &proof) {
         return Err(Unproven::Stranger("it does not prove that it is the other end of the connection"));
     }
-    Ok(link)
+    let of = |role| shm.key.messages(role, &[theirs, ours]);
+    let socket = MetSocket::new(stream, of(Role::NodeAccepted), of(Role::NodeDialed));
+    Ok((link, socket))
 }
 
 /// The connection of a number. The other end of it may have heard our Hello before we are done with its place.

@@ -1,8 +1,8 @@
 //! The directory that the sidecars of a node share, and our socket in it. Knows file names and inodes, and no peer.
 //!
-//! Anybody who may write there can put a file under any name. So a socket is found by the name *and* the inode that its
-//! owner has told on the control connection, opened without following links, and connected through the descriptor that was
-//! looked at.
+//! Anybody who may write there can put a file under any name. So a socket is found by its name *and* by the device and inode of
+//! its file and of the directory, as its owner has told them on the control connection. It is opened without following links, and
+//! connected through the descriptor that was looked at.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,19 +15,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tensorlane_proto::Fingerprint;
 
-/// Digits of a name. Two sidecars of one node that have them in common are refused each other: one in 2⁶⁴.
-const DIGITS: usize = 16;
+use super::place::{BootId, DIGITS, FileId, SocketName, directory_id, is_name};
+
 /// Files that are looked at for sockets that the dead left. More are left to the next sidecar that starts.
 const SWEPT_MAX: usize = 4096;
-
-/// Name of a socket: what is told to peers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::peer) struct SocketName {
-    /// 16 hex digits and `.sock`.
-    pub(in crate::peer) name: String,
-    /// Of the file under that name.
-    pub(in crate::peer) inode: u64,
-}
 
 /// Reason for which a peer's socket was not connected.
 #[derive(Debug, thiserror::Error)]
@@ -51,15 +42,6 @@ pub(super) struct Bound {
     pub(super) socket: SocketName,
 }
 
-impl SocketName {
-    /// A name as a peer tells it; none where it cannot be one.
-    pub(in crate::peer) fn checked(name: &str, inode: u64) -> Option<Self> {
-        let digits = name.strip_suffix(".sock")?;
-        let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        (digits.len() == DIGITS && digits.bytes().all(hex)).then(|| Self { name: name.to_owned(), inode })
-    }
-}
-
 /// The name of the socket of whoever has a key.
 pub(super) fn name_of(fingerprint: &Fingerprint) -> String {
     let digits = fingerprint.to_string();
@@ -74,18 +56,20 @@ impl Bound {
         // A name that nobody can take before.
         let coming = directory.join(format!(".{name}.{:016x}", rand::random::<u64>()));
         let path = directory.join(name);
+        let boot = BootId::read()?;
         let listener = UnixListener::bind(&coming)?;
         let listening = || {
-            let inode = open_to_all(&coming)?;
+            let file = open_to_all(&coming)?;
             std::fs::rename(&coming, &path)?;
-            Ok(inode)
+            let name = name.to_owned();
+            Ok(SocketName { name, file, directory: directory_id(directory)?, boot })
         };
         match listening() {
-            Ok(inode) => {
+            Ok(socket) => {
                 if is_local(directory) {
-                    sweep(directory);
+                    sweep(directory, &socket);
                 }
-                Ok(Self { path, listener, socket: SocketName { name: name.to_owned(), inode } })
+                Ok(Self { path, listener, socket })
             }
             Err(error) => {
                 let _ = std::fs::remove_file(&coming);
@@ -96,7 +80,9 @@ impl Bound {
 
     /// Returns whether the file is still there.
     pub(super) fn is_there(&self) -> bool {
-        std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.socket.inode)
+        let file = self.socket.file;
+        std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (file.device, file.inode))
     }
 }
 
@@ -109,9 +95,9 @@ impl Drop for Bound {
     }
 }
 
-/// Lets any sidecar call, whatever its user; it still has to prove who it is. Gives the inode. By the file and not by its name,
+/// Lets any sidecar call, whatever its user; it still has to prove who it is. Gives the file's identity. By the file and not by its name,
 /// which anybody who may write to the directory as this user can give to a link.
-fn open_to_all(path: &Path) -> io::Result<u64> {
+fn open_to_all(path: &Path) -> io::Result<FileId> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     let found = rustix::fs::statat(&file, "", AtFlags::EMPTY_PATH)?;
@@ -120,7 +106,7 @@ fn open_to_all(path: &Path) -> io::Result<u64> {
     }
     let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::set_permissions(by_descriptor, std::fs::Permissions::from_mode(0o666))?;
-    Ok(found.st_ino)
+    Ok(FileId::shown(&found))
 }
 
 /// Returns whether a directory is on this machine for certain. In one that machines share, a socket on which nobody
@@ -137,14 +123,19 @@ fn is_local(directory: &Path) -> bool {
 
 /// A peer's socket, looked at.
 fn find(directory: &Path, socket: &SocketName) -> Result<OwnedFd, NotThere> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = match rustix::fs::open(directory.join(&socket.name), flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Err(NotThere::OtherNode),
-        found => found.map_err(io::Error::from)?,
+    let opened = |opened: Result<OwnedFd, Errno>| match opened {
+        Err(Errno::NOENT) => Err(NotThere::OtherNode),
+        opened => opened.map_err(|error| io::Error::from(error).into()),
     };
-    let file = rustix::fs::statat(&found, "", AtFlags::EMPTY_PATH).map_err(io::Error::from)?;
-    let is_its = FileType::from_raw_mode(file.st_mode) == FileType::Socket && file.st_ino == socket.inode;
-    if is_its { Ok(found) } else { Err(NotThere::Foreign) }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let at = opened(rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()))?;
+    if FileId::of(&at)? != socket.directory {
+        return Err(NotThere::OtherNode);
+    }
+    let found = opened(rustix::fs::openat(&at, &socket.name, flags | OFlags::NOFOLLOW, Mode::empty()))?;
+    let file = rustix::fs::fstat(&found).map_err(io::Error::from)?;
+    let is_socket = FileType::from_raw_mode(file.st_mode) == FileType::Socket;
+    if is_socket && FileId::shown(&file) == socket.file { Ok(found) } else { Err(NotThere::Foreign) }
 }
 
 /// Returns whether the file of a peer's socket is in the directory. Proves nothing; that it is not is reason enough not
@@ -172,20 +163,20 @@ pub(super) fn connect(directory: &Path, socket: &SocketName) -> Result<UnixStrea
     Ok(stream)
 }
 
-/// Removes sockets on which nobody listens any more, as far as we may.
-fn sweep(directory: &Path) {
+/// Removes sockets on which nobody listens any more, as far as we may. `ours` is in the same directory.
+fn sweep(directory: &Path, ours: &SocketName) {
     let Ok(files) = std::fs::read_dir(directory) else { return };
-    for file in files.take(SWEPT_MAX).flatten() {
-        let named = file.file_name().to_str().is_some_and(|name| SocketName::checked(name, 0).is_some());
-        if !named || !file.file_type().is_ok_and(|kind| kind.is_socket()) {
-            continue;
-        }
-        let Ok(inode) = file.metadata().map(|file| file.ino()) else { continue };
-        let Some(socket) = file.file_name().to_str().and_then(|name| SocketName::checked(name, inode)) else {
+    for entry in files.take(SWEPT_MAX).flatten() {
+        let Some(name) = entry.file_name().to_str().filter(|name| is_name(name)).map(str::to_owned) else {
             continue;
         };
+        let Some(found) = entry.metadata().ok().filter(|found| found.file_type().is_socket()) else {
+            continue;
+        };
+        let file = FileId { device: found.dev(), inode: found.ino() };
+        let socket = SocketName { name, file, ..ours.clone() };
         if matches!(connect(directory, &socket), Err(NotThere::OtherNode)) {
-            let _ = std::fs::remove_file(file.path());
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }
@@ -203,25 +194,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let bound = Bound::bind(dir.path(), &name('a')).unwrap();
         assert!(connect(dir.path(), &bound.socket).is_ok() && is_listed(dir.path(), &bound.socket));
-        let other = SocketName { inode: bound.socket.inode + 1, ..bound.socket.clone() };
-        assert!(matches!(connect(dir.path(), &other), Err(NotThere::Foreign)));
+        let (file, directory) = (bound.socket.file, bound.socket.directory);
+        for file in [FileId { inode: file.inode + 1, ..file }, FileId { device: file.device + 1, ..file }] {
+            let other = SocketName { file, ..bound.socket.clone() };
+            assert!(matches!(connect(dir.path(), &other), Err(NotThere::Foreign)));
+        }
+        let directory = FileId { device: directory.device + 1, ..directory };
+        let elsewhere = SocketName { directory, ..bound.socket.clone() };
+        assert!(matches!(connect(dir.path(), &elsewhere), Err(NotThere::OtherNode)));
         let absent = SocketName { name: name('b'), ..bound.socket.clone() };
         assert!(matches!(connect(dir.path(), &absent), Err(NotThere::OtherNode)));
         let link = SocketName { name: name('c'), ..bound.socket.clone() };
         std::os::unix::fs::symlink(dir.path().join(name('a')), dir.path().join(name('c'))).unwrap();
         assert!(matches!(connect(dir.path(), &link), Err(NotThere::Foreign)));
         let inode = std::fs::symlink_metadata(dir.path().join(name('c'))).unwrap().ino();
-        assert!(matches!(connect(dir.path(), &SocketName { inode, ..link }), Err(NotThere::Foreign)));
-    }
-
-    #[test]
-    fn names_with_anything_else_in_them_are_none() {
-        assert!(SocketName::checked(&name('0'), 1).is_some());
-        for wrong in
-            ["", ".sock", "../../../etc/x.sock", "AAAAAAAAAAAAAAAA.sock", "aaaaaaaaaaaaaaaa.sock.sock"]
-        {
-            assert_eq!(SocketName::checked(wrong, 1), None, "{wrong}");
-        }
+        let file = FileId { inode, ..link.file };
+        assert!(matches!(connect(dir.path(), &SocketName { file, ..link }), Err(NotThere::Foreign)));
     }
 
     #[test]

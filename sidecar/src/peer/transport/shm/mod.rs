@@ -14,19 +14,19 @@
 //! up on the control connection, and PullDone may overtake its Pull. With a peer of an earlier version, and where many calls are
 //! under way, both go on the control connection.
 //! When the connection ends without PullDone the block is kept until the witness ends: until nobody maps it any more.
+//! What one peer keeps of our memory by all its connections is bounded (`limits.lentBytes`).
 
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_memory::{Block, Foreign, Lease, Owner, Purpose};
-use tensorlane_proto::negotiate::SameNode;
-use tensorlane_proto::{Failure, Reason};
+use tensorlane_proto::negotiate::{SameNode, Why};
+use tensorlane_proto::{Failure, PeerName, Reason};
 
 use super::lanes::key::LaneKey;
 use super::{Suits, Transport, Way};
@@ -40,12 +40,14 @@ use crate::peer::shared::Shared;
 mod at_node;
 mod bind;
 mod directory;
+mod lent;
 mod maps;
 mod meeting;
 mod node;
+mod place;
 mod wire;
 
-pub(in crate::peer) use directory::SocketName;
+use lent::Lent;
 pub(in crate::peer) use maps::Found;
 use maps::Maps;
 use meeting::Meeting;
@@ -53,21 +55,16 @@ use meeting::Meeting;
 pub(in crate::peer) use node::Between;
 pub(in crate::peer) use node::Node;
 pub use node::NodeConfig;
-use wire::{Message, NodeEnd};
+pub(in crate::peer) use place::{Apart, SocketName, apart};
+use wire::{Heard, Message, MetSocket, NodeEnd};
 
 /// Maps of one peer at a time. Each costs the owner some hundred bytes, and the tensor.
 pub(in crate::peer) const MAPS_MAX: usize = 1 << 16;
-/// Number of times that one end of a connection is given a segment while it, or a client of it, still maps it: each
-/// costs a descriptor here. It asks again only after it has let go of the map itself. Beyond it tensors come another
-/// way.
-const GIVEN_MAX: u32 = 8;
-/// Segments of which is known how often they were given, beside those that are mapped. Each costs some ten bytes; numbers of segments
-/// never come again.
-const GIVEN_KEPT: usize = 64;
 /// The first version of the protocol in which maps are asked for at the node's socket.
 pub(in crate::peer) const AT_NODE_SINCE: u32 = 6;
-/// Time that an answer on the node's socket may take to be taken.
-const STALL: Duration = Duration::from_secs(2);
+
+/// Time for which it is not looked at again what witnesses of a peer keep: that is to look at all witnesses.
+const KEPT_LOOK: Duration = Duration::from_millis(100);
 
 /// Facts that two ends have told each other in their Hellos.
 pub(in crate::peer) struct Meets {
@@ -90,45 +87,25 @@ pub(in crate::peer) struct Shm {
     /// The other end, as a holder of witnesses of our segments.
     holder: u64,
     lent: Mutex<Lent>,
+    /// Bytes that witnesses of the peer keep besides, as they were at a moment.
+    kept: Mutex<(Option<Instant>, u64)>,
+    /// The log says once a connection that no more is lent.
+    said_full: AtomicBool,
     maps: Mutex<Maps<Foreign>>,
-    meeting: Mutex<Meeting>,
-}
-
-/// Segments that the other end maps, or is about to, by its call.
-#[derive(Default)]
-struct Lent {
-    blocks: HashMap<u64, Block>,
-    /// Number of times that each segment was given since nobody there mapped it.
-    given: HashMap<u32, u32>,
-    ended: bool,
-}
-
-impl Lent {
-    /// Returns whether a segment may be given once more.
-    fn may_give(&mut self, segment: u32, is_mapped: bool) -> bool {
-        let given = self.given.entry(segment).or_default();
-        *given = if is_mapped { *given + 1 } else { 1 };
-        *given <= GIVEN_MAX
-    }
-
-    /// Forgets how often segments were given that nobody there maps: they are counted from the start again.
-    fn forget_given(&mut self, is_mapped: impl Fn(u32) -> bool) {
-        if self.given.len() >= GIVEN_KEPT {
-            self.given.retain(|segment, _| is_mapped(*segment));
-        }
-    }
+    meeting: Mutex<Meeting<MetSocket>>,
 }
 
 impl Shm {
     pub(in crate::peer) fn new(
         meets: Meets,
         shared: &Arc<Shared>,
+        peer: &PeerName,
         link: &Weak<Link>,
         outbox: &Arc<Outbox>,
     ) -> Self {
         let Meets { node, key, theirs, dials } = meets;
         Self {
-            holder: node.next_holder(),
+            holder: node.next_holder(peer),
             node,
             key,
             theirs,
@@ -137,6 +114,8 @@ impl Shm {
             link: Weak::clone(link),
             outbox: Arc::clone(outbox),
             lent: Mutex::default(),
+            kept: Mutex::default(),
+            said_full: AtomicBool::new(false),
             maps: Mutex::default(),
             meeting: Mutex::new(Meeting::new(Instant::now())),
         }
@@ -160,7 +139,7 @@ impl Shm {
     /// Asks for a map; whether the socket has taken the question.
     pub(in crate::peer) fn ask(&self, frame: &[u8]) -> bool {
         let Some(socket) = self.meeting.lock().socket() else { return false };
-        match wire::send_frame(&socket, frame, false) {
+        match socket.send_frame(frame, false) {
             Ok(()) => true,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => false,
             Err(_) => {
@@ -173,11 +152,33 @@ impl Shm {
     /// Keeps the block of a map for as long as the other end may use it.
     pub(in crate::peer) fn keep(&self, bulk: &OutgoingPull) -> Result<(), SendError> {
         let mut lent = self.lent.lock();
-        if lent.ended {
-            return Err(SendError::Closed);
-        }
-        lent.blocks.extend(bulk.source.block().map(|block| (bulk.call, block.clone())));
-        Ok(())
+        let kept = bulk.source.block().is_none_or(|block| lent.keep(bulk.call, block));
+        if kept { Ok(()) } else { Err(SendError::Closed) }
+    }
+
+    /// Bytes that are lent on this connection.
+    pub(in crate::peer) fn lent_bytes(&self) -> u64 {
+        self.lent.lock().bytes_with(None)
+    }
+
+    /// Checks that a block may be lent: there is room for it in what may be lent to the peer, by this connection and those before.
+    ///
+    /// # Errors
+    /// The bound that is reached.
+    pub(in crate::peer) fn check_lent(&self, peer: &PeerName, block: &Block) -> Result<(), Failure> {
+        let lent = self.lent.lock().bytes_with(Some(block));
+        let kept = {
+            let (now, mut kept) = (Instant::now(), self.kept.lock());
+            if kept.0.is_none_or(|since| now >= since + KEPT_LOOK) {
+                *kept = (Some(now), self.node.kept(peer));
+            }
+            kept.1
+        };
+        self.node.check_lent(peer, lent + kept).inspect_err(|failure| {
+            if !self.said_full.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%peer, %failure, "no more memory is lent to the peer: it gets bytes instead");
+            }
+        })
     }
 
     /// A call of ours needs a segment. Called under the lock of the peer's calls.
@@ -201,15 +202,14 @@ impl Shm {
     pub(in crate::peer) fn hang_up(&self) {
         if let Some(socket) = self.meeting.lock().socket() {
             // Closed already, at worst.
-            let _ = socket.shutdown(Shutdown::Both);
+            let _ = socket.stream().shutdown(Shutdown::Both);
         }
     }
 
     /// Both ends have met: talks on this thread until one of them ends. `welcome`: it called us, and waits for our word.
-    fn met(&self, shared: &Arc<Shared>, link: &Arc<Link>, stream: UnixStream, welcome: Option<Instant>) {
-        let socket = Arc::new(stream);
-        let prepared = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(STALL)));
-        if prepared.is_err() {
+    fn met(&self, shared: &Arc<Shared>, link: &Arc<Link>, socket: MetSocket, welcome: Option<Instant>) {
+        let socket = Arc::new(socket);
+        if socket.stream().set_read_timeout(None).is_err() {
             self.meeting.lock().failed(Instant::now(), false);
             return;
         }
@@ -221,25 +221,23 @@ impl Shm {
                 return;
             }
             // Whoever finds the socket says something at once, and this must come before it. It is one byte, and the first.
-            welcome.map_or(Ok(()), |until| bind::welcome(&socket, until))
+            welcome.map_or(Ok(()), |until| bind::welcome(socket.stream(), until))
         };
-        // An answer on the socket may have set another time.
-        let prepared = welcomed.and_then(|()| socket.set_write_timeout(Some(STALL)));
         shared.counters.node_opened.add(if self.dials { "us" } else { "them" });
         link.peer.changed.notify_all();
         tracing::info!(peer = %link.peer.name, "the peer is on this node: memory is shared");
         let broke_off = || Err(NodeEnd::Wrong("our thread has panicked"));
         let talk = || shared.caught("talk", || self.talk(shared, link, &socket)).unwrap_or_else(broke_off);
-        let end = prepared.map_err(NodeEnd::from).and_then(|()| talk());
+        let end = welcomed.map_err(NodeEnd::from).and_then(|()| talk());
         let end = end.err().unwrap_or(NodeEnd::Closed);
         self.parted(shared, link, &end);
     }
 
-    fn talk(&self, shared: &Arc<Shared>, link: &Arc<Link>, socket: &UnixStream) -> Result<(), NodeEnd> {
+    fn talk(&self, shared: &Arc<Shared>, link: &Arc<Link>, socket: &MetSocket) -> Result<(), NodeEnd> {
         loop {
-            match wire::receive(socket)? {
-                (Message::Want { segment }, _) => self.lend(socket, segment)?,
-                (Message::Segment { segment, bytes }, Some((memory, witness))) => {
+            match socket.receive()? {
+                Heard::Want(segment) => self.lend(socket, segment)?,
+                Heard::Segment { segment, bytes, memory, witness } => {
                     if !self.maps.lock().is_wanted(segment) {
                         return Err(NodeEnd::Wrong("it gave a segment that nobody asked for"));
                     }
@@ -250,27 +248,21 @@ impl Shm {
                         shared.perform(effects);
                     }
                 }
-                (Message::Gone { segment }, _) => {
+                Heard::Gone(segment) => {
                     let calls = self.maps.lock().gone(segment);
-                    give_up(shared, link, calls, "the owner does not give the segment");
+                    give_up(shared, link, calls, "the owner does not give the segment", None);
                 }
-                (Message::Frame { bytes }, _) => {
-                    let frame = wire::receive_frame(socket, bytes)?;
-                    at_node::take(shared, link, socket, &frame)?;
-                }
-                (Message::Segment { .. }, None) => return Err(NodeEnd::Wrong("a segment came alone")),
+                Heard::Frame(frame) => at_node::take(shared, link, socket, &frame)?,
             }
         }
     }
 
     /// Gives a segment that a head has named to the other end.
-    fn lend(&self, socket: &UnixStream, segment: u32) -> Result<(), NodeEnd> {
+    fn lend(&self, socket: &MetSocket, segment: u32) -> Result<(), NodeEnd> {
         let opened = {
             // Whoever ends the connection sees the witness, and keeps the blocks for it.
             let mut lent = self.lent.lock();
-            let named =
-                lent.blocks.values().find(|block| block.segment_id() == segment).filter(|_| !lent.ended);
-            let handle = named.and_then(Block::segment);
+            let handle = lent.block_in(segment).and_then(Block::segment);
             let is_mapped = |segment| self.node.arena().is_witnessed(segment, self.holder);
             lent.forget_given(is_mapped);
             let handle = handle.filter(|_| lent.may_give(segment, is_mapped(segment)));
@@ -281,9 +273,9 @@ impl Shm {
             })
         };
         let Some((handle, witness)) = opened else {
-            return Ok(wire::send(socket, Message::Gone { segment })?);
+            return Ok(socket.send(Message::Gone { segment })?);
         };
-        Ok(wire::give(socket, segment, handle.bytes(), handle.reader_fd(), witness.as_fd())?)
+        Ok(socket.give(segment, handle.bytes(), handle.reader_fd(), witness.as_fd())?)
     }
 
     /// The talk is over.
@@ -302,8 +294,14 @@ impl Shm {
         }
         self.meeting.lock().end(Instant::now());
         shared.counters.node_closed.add(end.label());
-        tracing::info!(peer = %link.peer.name, %end, "memory is not shared with the peer any more");
-        give_up(shared, link, calls, "the node's socket was lost");
+        let (peer, refused) = (&link.peer.name, end.is_refusal().then_some(Why::SegmentRefused));
+        match refused {
+            Some(_) => {
+                tracing::warn!(%peer, %end, "memory of the peer was refused: its tensors come another way")
+            }
+            None => tracing::info!(%peer, %end, "memory is not shared with the peer any more"),
+        }
+        give_up(shared, link, calls, &format!("the node's socket was lost: {end}"), refused);
         link.peer.changed.notify_all();
     }
 
@@ -313,8 +311,10 @@ impl Shm {
         let spawned = shared.spawn("tl-node", move || {
             let Some(shm) = called.ways.shm() else { return };
             let until = Instant::now() + on_thread.config.handshake;
-            match bind::dial(shm, until) {
-                Ok(stream) => shm.met(&on_thread, &called, stream, None),
+            let differ = place::nodes_differ(&on_thread, &called.peer.name);
+            let dialed = if differ { Err(bind::Unproven::OtherNode) } else { bind::dial(shm, until) };
+            match dialed {
+                Ok(socket) => shm.met(&on_thread, &called, socket, None),
                 Err(unproven) => {
                     let unproven = unproven.after(on_thread.config.handshake);
                     on_thread.counters.node_refused.add(unproven.label());
@@ -346,7 +346,7 @@ impl Transport for Shm {
     }
 
     fn close(&self, call: u64, _end: Option<Vec<u8>>) -> Result<(), SendError> {
-        let block = self.lent.lock().blocks.remove(&call);
+        let block = self.lent.lock().remove(call);
         drop(block);
         Ok(())
     }
@@ -359,7 +359,7 @@ impl Transport for Shm {
         let socket = self.meeting.lock().socket();
         if let Some(socket) = &socket {
             for segment in asks {
-                match wire::send(socket, Message::Want { segment }) {
+                match socket.send(Message::Want { segment }) {
                     Ok(()) => {}
                     // The other end reads slowly: it is asked at the next look.
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -392,11 +392,7 @@ impl Transport for Shm {
     fn end(&self) {
         self.meeting.lock().over();
         self.hang_up();
-        let blocks = {
-            let mut lent = self.lent.lock();
-            lent.ended = true;
-            std::mem::take(&mut lent.blocks)
-        };
+        let blocks = self.lent.lock().end();
         // Whoever read over this connection may still map them, and so may its clients, dead or alive.
         for (_, block) in blocks {
             self.node.arena().pin_until_witness_ends(block.segment_id(), self.holder, vec![block]);
@@ -404,29 +400,11 @@ impl Transport for Shm {
     }
 }
 
-/// Calls that wait for a segment that does not come.
-fn give_up(shared: &Arc<Shared>, link: &Arc<Link>, calls: Vec<u64>, why: &str) {
+/// Calls that wait for a segment that does not come. `why` is told of routes to the peer for a while, where it is known.
+fn give_up(shared: &Arc<Shared>, link: &Arc<Link>, calls: Vec<u64>, told: &str, why: Option<Why>) {
     for call in calls {
-        let failure = Failure::new(Reason::PeerUnreachable, why);
-        let effects = link.peer.state.lock().not_mapped(call, link, failure);
+        let failure = Failure::new(Reason::PeerUnreachable, told);
+        let effects = link.peer.state.lock().not_mapped(call, link, failure, why);
         shared.perform(effects);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn how_often_segments_were_given_is_remembered_of_those_that_are_mapped() {
-        let mut lent = Lent::default();
-        let is_mapped = |segment: u32| segment.is_multiple_of(100);
-        for segment in 0..10_000 {
-            lent.forget_given(is_mapped);
-            assert!(lent.may_give(segment, false));
-        }
-        assert!(lent.given.len() <= GIVEN_KEPT + 100, "{} of 10,000", lent.given.len());
-        assert!((1..GIVEN_MAX).all(|_| lent.may_give(0, true)));
-        assert!(!lent.may_give(0, true), "it was given often enough");
     }
 }

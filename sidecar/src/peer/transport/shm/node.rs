@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_memory::{Arena, Lease};
-use tensorlane_proto::Incarnation;
+use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
 use super::bind::{self, Unproven};
-use super::directory::{Bound, SocketName, name_of};
+use super::directory::{Bound, name_of};
+use super::place::SocketName;
 use crate::metrics::label::PanicScope;
 use crate::peer::link::Ended;
 use crate::peer::remote::{Effects, Peer};
@@ -33,6 +34,8 @@ pub struct NodeConfig {
     pub directory: PathBuf,
     /// The arena whose segments are lent, and that maps those of others.
     pub arena: Arc<Arena>,
+    /// Most bytes of it that one peer, with its clients, may keep at a time, also by connections that have ended.
+    pub lent_max: u64,
     /// Wire that is put before the sockets of others.
     #[cfg(test)]
     pub(in crate::peer) between: Option<Between>,
@@ -43,14 +46,22 @@ pub struct NodeConfig {
 pub(in crate::peer) type Between = Arc<dyn Fn(UnixStream) -> UnixStream + Send + Sync>;
 
 impl NodeConfig {
-    /// A directory, and the arena whose memory is shared there.
+    /// A directory, and the arena whose memory is shared there: three quarters of it with one peer.
     pub fn new(directory: PathBuf, arena: Arc<Arena>) -> Self {
+        let lent_max = arena.usage().total / 4 * 3;
         Self {
             directory,
             arena,
+            lent_max,
             #[cfg(test)]
             between: None,
         }
+    }
+
+    /// The same, with another bound for each peer, in bytes.
+    #[must_use]
+    pub fn lending(self, lent_max: u64) -> Self {
+        Self { lent_max, ..self }
     }
 
     /// The socket of another sidecar was connected: what is said there is said here.
@@ -100,6 +111,8 @@ pub(in crate::peer) struct Node {
     unbound: Mutex<Unbound>,
     strangers: Mutex<HashMap<u64, UnixStream>>,
     numbers: AtomicU64,
+    /// Numbers under which each peer may have witnesses: that of its connection, and those of the ones before it.
+    holders: Mutex<HashMap<PeerName, Vec<u64>>>,
     /// None once we stop.
     returns: Mutex<Option<Sender<Returned>>>,
     returned: Mutex<Option<Receiver<Returned>>>,
@@ -115,6 +128,7 @@ impl Node {
             unbound: Mutex::default(),
             strangers: Mutex::default(),
             numbers: AtomicU64::new(FIRST_HOLDER),
+            holders: Mutex::default(),
             returns: Mutex::new(Some(returns)),
             returned: Mutex::new(Some(returned)),
         }
@@ -133,8 +147,44 @@ impl Node {
     }
 
     /// A number for the other end of a connection, as a holder of witnesses.
-    pub(super) fn next_holder(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    pub(super) fn next_holder(&self, peer: &PeerName) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.forget_holders();
+        self.holders.lock().entry(peer.clone()).or_default().push(number);
+        number
+    }
+
+    /// Forgets holders that have no witness, but for the newest of each peer, whose connection may be up.
+    fn forget_holders(&self) {
+        for numbers in self.holders.lock().values_mut() {
+            let newest = numbers.last().copied();
+            numbers.retain(|number| Some(*number) == newest || self.arena().has_witness(*number));
+        }
+    }
+
+    /// Bytes that witnesses of a peer keep from being used again: of blocks whose connection has ended, and of segments on their way out.
+    pub(in crate::peer) fn kept(&self, peer: &PeerName) -> u64 {
+        let numbers = self.holders.lock().get(peer).cloned().unwrap_or_default();
+        self.arena().kept_by(&numbers)
+    }
+
+    /// Peers that have, or may have, witnesses.
+    pub(in crate::peer) fn holders(&self) -> Vec<PeerName> {
+        self.forget_holders();
+        self.holders.lock().keys().cloned().collect()
+    }
+
+    /// Checks that a peer may keep so many bytes of this one's memory.
+    pub(super) fn check_lent(&self, peer: &PeerName, bytes: u64) -> Result<(), Failure> {
+        let most = self.config.lent_max;
+        if bytes <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "{peer} would keep {bytes} bytes of this peer's memory, and one peer may keep {most}: it lets go of some, or \
+             limits.lentBytes is raised here"
+        );
+        Err(Failure::new(Reason::LimitExceeded, message))
     }
 
     /// Name of our socket, if there is one.
@@ -252,12 +302,12 @@ impl Node {
     /// Finds out who calls, and talks with it until one of both ends.
     fn greet(&self, shared: &Arc<Shared>, stream: UnixStream, number: u64) {
         let until = Instant::now() + shared.config.handshake;
-        let link = bind::accept(shared, &stream, until);
+        let met = bind::accept(shared, stream, until);
         self.strangers.lock().remove(&number);
-        match link {
-            Ok(link) => {
+        match met {
+            Ok((link, socket)) => {
                 if let Some(shm) = link.ways.shm() {
-                    shm.met(shared, &link, stream, Some(until));
+                    shm.met(shared, &link, socket, Some(until));
                 }
             }
             // Somebody looked whether we live.

@@ -1,33 +1,61 @@
-//! Messages on the node's socket once it is bound: 16 bytes a message, and a segment's two descriptors or a frame with
-//! it.
+//! Messages on the node's socket once both ends have met. Each bears a tag under a key of the control connection, so that whoever
+//! passes bytes between two ends can stop them and not alter, repeat or add any.
+//!
+//! ```text
+//!   kind | 0 0 0 | segment | bytes | memory: device, inode | witness: device, inode | tag      a frame's bytes
+//!      1       3         4       8                      16                       16    32
+//! ```
+//! The tag is of the number of the message among those of its end, of what is before it, and of the frame. Descriptors cannot be
+//! tagged: a segment says which files they are, and they are looked at as they come.
 
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 use tensorlane_memory::passing;
 
-/// Bytes of a message: kind, three that are 0, segment, bytes; little-endian.
-const BYTES: usize = 16;
+use super::place::FileId;
+use crate::peer::transport::lanes::key::{self, MessageKey};
+
+/// Bytes of a message without its tag: kind, three that are 0, segment, bytes, two files; little-endian.
+const SAID: usize = 48;
+/// Bytes of a message.
+const BYTES: usize = SAID + key::BYTES;
 
 /// Longest frame: of a size that the kernel takes whole or not at all, so that what several threads send does not mix. The head
 /// of a tensor with all the metadata that it may have is shorter.
 pub(super) const FRAME_MAX: usize = 32 << 10;
+/// Time that a message that waits for room in the socket may take.
+const STALL: Duration = Duration::from_secs(2);
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     /// The reader needs a segment that a head has named.
     Want { segment: u32 },
-    /// Here it is: its memory, read-only, and a witness.
-    Segment { segment: u32, bytes: u64 },
+    /// Here it is: its memory, read-only, and a witness, and which files they are.
+    Segment { segment: u32, bytes: u64, memory: FileId, witness: FileId },
     /// Segment that is not to be had.
     Gone { segment: u32 },
     /// A frame of so many bytes follows, as on the control connection.
     Frame { bytes: u32 },
+}
+
+/// Message that came, with all that belongs to it.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// The other end needs a segment.
+    Want(u32),
+    /// Segment of the owner's, whose descriptors are the files that it said.
+    Segment { segment: u32, bytes: u64, memory: OwnedFd, witness: OwnedFd },
+    /// Segment that is not to be had.
+    Gone(u32),
+    /// Frame as on the control connection.
+    Frame(Vec<u8>),
 }
 
 /// Reason for which the talk is over.
@@ -39,9 +67,17 @@ pub(super) enum NodeEnd {
     /// Message that may not be sent.
     #[error("{0}")]
     Wrong(&'static str),
+    /// Message that the other end of the control connection has not sent, or not now.
+    #[error("a message came that the peer has not sent: somebody stands between")]
+    Forged,
     /// Descriptors given that are no segment that can be read safely.
     #[error("what it gave is no segment: {0}")]
     Segment(#[from] tensorlane_memory::ImportError),
+    /// Descriptor of another file than was said.
+    #[error(
+        "the {what} of segment {segment} came as {came}, and the owner said {said}: somebody stands between"
+    )]
+    OtherFile { what: &'static str, segment: u32, came: FileId, said: FileId },
     /// Frame that may not be sent, or not there.
     #[error("{0}")]
     Frame(String),
@@ -50,199 +86,372 @@ pub(super) enum NodeEnd {
     Socket(#[from] io::Error),
 }
 
+/// The node's socket after a meeting.
+pub(super) struct MetSocket {
+    socket: UnixStream,
+    said: Mutex<Side>,
+    heard: Mutex<Side>,
+}
+
+/// Messages of one end.
+struct Side {
+    key: MessageKey,
+    /// Number of the next one.
+    next: u64,
+}
+
+// === impl NodeEnd ===
+
 impl NodeEnd {
     /// The label in metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Wrong(_) | Self::Frame(_) => "protocol",
+            Self::Forged => "forged",
             Self::Segment(_) => "segment",
+            Self::OtherFile { .. } => "other_file",
             Self::Socket(_) => "socket",
         }
     }
+
+    /// Returns whether memory was refused that came in the owner's name.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Segment(_) | Self::OtherFile { .. })
+    }
 }
 
+// === impl Message ===
+
 impl Message {
-    fn encode(self) -> [u8; BYTES] {
-        let (kind, segment, bytes) = match self {
-            Self::Want { segment } => (1, segment, 0),
-            Self::Segment { segment, bytes } => (2, segment, bytes),
-            Self::Gone { segment } => (3, segment, 0),
-            Self::Frame { bytes } => (4, 0, u64::from(bytes)),
+    fn encode(self) -> [u8; SAID] {
+        const NONE: FileId = FileId { device: 0, inode: 0 };
+        let (kind, segment, bytes, memory, witness) = match self {
+            Self::Want { segment } => (1, segment, 0, NONE, NONE),
+            Self::Segment { segment, bytes, memory, witness } => (2, segment, bytes, memory, witness),
+            Self::Gone { segment } => (3, segment, 0, NONE, NONE),
+            Self::Frame { bytes } => (4, 0, u64::from(bytes), NONE, NONE),
         };
-        let mut message = [0; BYTES];
+        let mut message = [0; SAID];
         message[0] = kind;
-        message[4..8].copy_from_slice(&u32::to_le_bytes(segment));
-        message[8..].copy_from_slice(&u64::to_le_bytes(bytes));
+        message[4..8].copy_from_slice(&segment.to_le_bytes());
+        let numbers = [bytes, memory.device, memory.inode, witness.device, witness.inode];
+        for (place, number) in message[8..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
         message
     }
 
-    fn decode(message: [u8; BYTES]) -> Option<Self> {
+    fn decode(message: &[u8; SAID]) -> Option<Self> {
         const MOST: u64 = FRAME_MAX as u64;
-        let [kind, 0, 0, 0, s0, s1, s2, s3, bytes @ ..] = message else { return None };
+        let [kind, 0, 0, 0, s0, s1, s2, s3, numbers @ ..] = *message else { return None };
         let segment = u32::from_le_bytes([s0, s1, s2, s3]);
-        let bytes = u64::from_le_bytes(bytes);
-        match (kind, bytes) {
-            (1, 0) => Some(Self::Want { segment }),
-            (2, bytes) if bytes > 0 => Some(Self::Segment { segment, bytes }),
-            (3, 0) => Some(Self::Gone { segment }),
-            (4, 1..=MOST) if segment == 0 => Some(Self::Frame { bytes: bytes as u32 }),
+        let mut words = numbers.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let mut word = || words.next().unwrap_or_default();
+        let bytes = word();
+        let mut file = || FileId { device: word(), inode: word() };
+        let (memory, witness) = (file(), file());
+        let has_no_file = [memory, witness] == [FileId { device: 0, inode: 0 }; 2];
+        match (kind, bytes, has_no_file) {
+            (1, 0, true) => Some(Self::Want { segment }),
+            (2, bytes, _) if bytes > 0 => Some(Self::Segment { segment, bytes, memory, witness }),
+            (3, 0, true) => Some(Self::Gone { segment }),
+            (4, 1..=MOST, true) if segment == 0 => Some(Self::Frame { bytes: bytes as u32 }),
             _ => None,
         }
     }
 }
 
-/// Sends a message without waiting. One that does not read has answers to take before it gets more.
-pub(super) fn send(socket: &UnixStream, message: Message) -> io::Result<()> {
-    send_whole(socket, &message.encode(), false)
-}
+// === impl MetSocket ===
 
-/// Sends bytes that are few enough for the kernel to take them whole, or not at all.
-fn send_whole(socket: &UnixStream, bytes: &[u8], waits: bool) -> io::Result<()> {
-    let flags = if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
-    loop {
-        match rustix::net::send(socket, bytes, flags) {
-            Ok(sent) if sent == bytes.len() => return Ok(()),
-            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+impl MetSocket {
+    /// A socket at which both ends have met, with the keys of what is said here and what is heard.
+    pub(super) fn new(socket: UnixStream, said: MessageKey, heard: MessageKey) -> Self {
+        let side = |key| Mutex::new(Side { key, next: 0 });
+        Self { socket, said: side(said), heard: side(heard) }
+    }
+
+    /// The socket itself.
+    pub(super) fn stream(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// Sends a message without waiting. One that does not read has answers to take before it gets more.
+    pub(super) fn send(&self, message: Message) -> io::Result<()> {
+        self.send_whole(message, &[], &[], false)
+    }
+
+    /// Sends a segment; waits for a while where there is no room.
+    pub(super) fn give(
+        &self,
+        segment: u32,
+        bytes: u64,
+        memory: BorrowedFd<'_>,
+        witness: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let files = (FileId::of(memory)?, FileId::of(witness)?);
+        let message = Message::Segment { segment, bytes, memory: files.0, witness: files.1 };
+        self.send_whole(message, &[], &[memory, witness], true)
+    }
+
+    /// Sends a frame, in one piece: without waiting where nothing is lost by that, else for a while.
+    pub(super) fn send_frame(&self, frame: &[u8], waits: bool) -> io::Result<()> {
+        let bytes = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= FRAME_MAX);
+        let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
+        self.send_whole(Message::Frame { bytes }, frame, &[], waits)
+    }
+
+    /// Sends bytes that are few enough for the kernel to take them whole, or not at all. No lock is held while it waits.
+    fn send_whole(
+        &self,
+        message: Message,
+        frame: &[u8],
+        fds: &[BorrowedFd<'_>],
+        waits: bool,
+    ) -> io::Result<()> {
+        let said = message.encode();
+        let until = Instant::now() + STALL;
+        loop {
+            match self.send_now(&said, frame, fds) {
+                Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => self.await_room(until)?,
+                sent => return sent,
+            }
         }
+    }
+
+    fn send_now(&self, said: &[u8; SAID], frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut whole = Vec::with_capacity(BYTES + frame.len());
+        whole.extend_from_slice(said);
+        whole.extend_from_slice(frame);
+        let mut side = self.said.lock();
+        let tag = side.key.tag(side.next, &whole);
+        whole.splice(SAID..SAID, tag);
+        match passing::send_now(self.socket.as_fd(), &[IoSlice::new(&whole)], fds)? {
+            sent if sent == whole.len() => side.next += 1,
+            _ => return Err(io::ErrorKind::WriteZero.into()),
+        }
+        Ok(())
+    }
+
+    fn await_room(&self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&left)) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next message, with what belongs to it. Waits in `poll`: a thread that sleeps in a read is woken for nothing
+    /// whenever the other end takes what was written to it.
+    pub(super) fn receive(&self) -> Result<Heard, NodeEnd> {
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(NodeEnd::Socket(error.into())),
+        }
+        let (mut head, mut fds) = ([0; BYTES], Vec::new());
+        self.fill(&mut head, &mut fds)?;
+        let (said, tag) = head.split_first_chunk::<SAID>().ok_or(NodeEnd::Forged)?;
+        // Read by what is not proven yet only as far as it says how much there is to be proven.
+        let message = Message::decode(said).ok_or(NodeEnd::Wrong("it sent what is no message"))?;
+        let mut whole = said.to_vec();
+        if let Message::Frame { bytes } = message {
+            whole.resize(SAID + bytes as usize, 0);
+            self.fill(&mut whole[SAID..], &mut fds)?;
+        }
+        {
+            let mut side = self.heard.lock();
+            if !side.key.is_tag(side.next, &whole, tag) {
+                return Err(NodeEnd::Forged);
+            }
+            side.next += 1;
+        }
+        heard(message, whole.split_off(SAID), fds)
+    }
+
+    /// Reads as many bytes as there is room for.
+    fn fill(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(), NodeEnd> {
+        let mut have = 0;
+        while have < bytes.len() {
+            match passing::receive(self.socket.as_fd(), &mut bytes[have..], fds)? {
+                0 => return Err(NodeEnd::Closed),
+                more => have += more,
+            }
+            if fds.len() > DESCRIPTORS_MAX {
+                return Err(NodeEnd::Wrong("a message came with the wrong number of descriptors"));
+            }
+        }
+        Ok(())
     }
 }
 
-/// Sends a segment; waits for as long as the socket allows.
-pub(super) fn give(
-    socket: &UnixStream,
-    segment: u32,
-    bytes: u64,
-    memory: BorrowedFd<'_>,
-    witness: BorrowedFd<'_>,
-) -> io::Result<()> {
-    let message = Message::Segment { segment, bytes }.encode();
-    match passing::send(socket.as_fd(), &[IoSlice::new(&message)], &[memory, witness])? {
-        BYTES => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
-}
+/// Most descriptors of a message.
+const DESCRIPTORS_MAX: usize = 2;
 
-/// Sends a frame, in one piece: without waiting where nothing is lost by that, else for as long as the socket allows.
-pub(super) fn send_frame(socket: &UnixStream, frame: &[u8], waits: bool) -> io::Result<()> {
-    let bytes = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= FRAME_MAX);
-    let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
-    let mut whole = Vec::with_capacity(BYTES + frame.len());
-    whole.extend_from_slice(&Message::Frame { bytes }.encode());
-    whole.extend_from_slice(frame);
-    send_whole(socket, &whole, waits)
-}
-
-/// The frame that was announced.
-pub(super) fn receive_frame(socket: &UnixStream, bytes: u32) -> Result<Vec<u8>, NodeEnd> {
-    let mut frame = vec![0; bytes as usize];
-    let mut socket = socket;
-    socket.read_exact(&mut frame).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => NodeEnd::Closed,
-        _ => NodeEnd::Socket(error),
-    })?;
-    Ok(frame)
-}
-
-/// The next message, with the descriptors of a segment. Waits in `poll`: a thread that sleeps in a read is woken for nothing
-/// whenever the other end takes what was written to it.
-pub(super) fn receive(socket: &UnixStream) -> Result<(Message, Option<(OwnedFd, OwnedFd)>), NodeEnd> {
-    match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => return Err(NodeEnd::Socket(error.into())),
-    }
-    let (mut message, mut have, mut fds) = ([0; BYTES], 0, Vec::new());
-    while have < BYTES {
-        match passing::receive(socket.as_fd(), &mut message[have..], &mut fds)? {
-            0 => return Err(NodeEnd::Closed),
-            bytes => have += bytes,
+/// A message that is the peer's, with its descriptors where they are those that it said.
+fn heard(message: Message, frame: Vec<u8>, mut fds: Vec<OwnedFd>) -> Result<Heard, NodeEnd> {
+    let second = fds.pop();
+    match (message, fds.pop(), second) {
+        (Message::Segment { segment, bytes, memory, witness }, Some(first), Some(second)) => {
+            check_file(&first, "memory", segment, memory)?;
+            check_file(&second, "witness", segment, witness)?;
+            Ok(Heard::Segment { segment, bytes, memory: first, witness: second })
         }
-    }
-    let message = Message::decode(message).ok_or(NodeEnd::Wrong("it sent what is no message"))?;
-    let witness = fds.pop();
-    match (message, fds.pop(), witness, fds.is_empty()) {
-        (Message::Segment { .. }, Some(memory), Some(witness), true) => {
-            Ok((message, Some((memory, witness))))
-        }
-        (Message::Want { .. } | Message::Gone { .. } | Message::Frame { .. }, None, None, true) => {
-            Ok((message, None))
-        }
+        (Message::Want { segment }, None, None) => Ok(Heard::Want(segment)),
+        (Message::Gone { segment }, None, None) => Ok(Heard::Gone(segment)),
+        (Message::Frame { .. }, None, None) => Ok(Heard::Frame(frame)),
         _ => Err(NodeEnd::Wrong("a message came with the wrong number of descriptors")),
     }
+}
+
+/// Checks that a descriptor is the file that was said.
+fn check_file(file: &OwnedFd, what: &'static str, segment: u32, said: FileId) -> Result<(), NodeEnd> {
+    let came = FileId::of(file)?;
+    if came == said { Ok(()) } else { Err(NodeEnd::OtherFile { what, segment, came, said }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::transport::lanes::key::{LaneKey, Role, nonce};
+
+    const FILE: FileId = FileId { device: 1, inode: 9 };
+
+    /// Two ends that have met.
+    fn pair() -> (MetSocket, MetSocket) {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (key, nonces) = (LaneKey::random(), [nonce(), nonce()]);
+        let of = |role| key.messages(role, &nonces);
+        let met = |socket, said, heard| MetSocket::new(socket, of(said), of(heard));
+        (met(a, Role::NodeDialed, Role::NodeAccepted), met(b, Role::NodeAccepted, Role::NodeDialed))
+    }
 
     #[test]
     fn a_message_is_read_back_and_any_other_byte_makes_it_none() {
         for message in [
             Message::Want { segment: 7 },
-            Message::Segment { segment: u32::MAX, bytes: 1 << 40 },
+            Message::Segment { segment: u32::MAX, bytes: 1 << 40, memory: FILE, witness: FILE },
             Message::Gone { segment: 0 },
             Message::Frame { bytes: FRAME_MAX as u32 },
         ] {
-            assert_eq!(Message::decode(message.encode()), Some(message));
+            assert_eq!(Message::decode(&message.encode()), Some(message));
             for at in 0..4 {
                 let mut wrong = message.encode();
                 wrong[at] ^= 0x40;
-                assert_eq!(Message::decode(wrong), None);
+                assert_eq!(Message::decode(&wrong), None);
             }
         }
-        let mut longer = Message::Want { segment: 7 }.encode();
-        longer[9] = 1;
-        assert_eq!(Message::decode(longer), None);
+        for at in [9, 20, 47] {
+            let mut longer = Message::Want { segment: 7 }.encode();
+            longer[at] = 1;
+            assert_eq!(Message::decode(&longer), None);
+        }
     }
 
     #[test]
     fn a_frame_is_read_back_and_one_that_is_too_long_is_not_sent() {
-        let (a, b) = UnixStream::pair().unwrap();
+        let (a, b) = pair();
         for frame in [vec![7; 1], vec![8; FRAME_MAX]] {
-            send_frame(&a, &frame, true).unwrap();
-            let (message, _) = receive(&b).unwrap();
-            assert_eq!(message, Message::Frame { bytes: frame.len() as u32 });
-            assert!(receive_frame(&b, frame.len() as u32).unwrap() == frame);
+            a.send_frame(&frame, true).unwrap();
+            assert!(matches!(b.receive(), Ok(Heard::Frame(came)) if came == frame));
         }
         for wrong in [vec![], vec![9; FRAME_MAX + 1]] {
-            let refused = send_frame(&a, &wrong, false).unwrap_err();
+            let refused = a.send_frame(&wrong, false).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
-        send(&a, Message::Frame { bytes: 4 }).unwrap();
+        a.send(Message::Frame { bytes: 4 }).unwrap();
         drop(a);
-        assert!(matches!(receive(&b), Ok((Message::Frame { bytes: 4 }, None))));
-        assert!(matches!(receive_frame(&b, 4), Err(NodeEnd::Closed)));
+        assert!(matches!(b.receive(), Err(NodeEnd::Closed)), "it ends in the middle");
     }
 
     #[test]
-    fn a_full_socket_takes_a_frame_whole_or_not_at_all() {
-        let (a, b) = UnixStream::pair().unwrap();
+    fn a_full_socket_takes_a_frame_whole_or_not_at_all_and_what_follows_is_right() {
+        let (a, b) = pair();
         let frame = vec![7; FRAME_MAX];
-        let sent = (0..1000).take_while(|_| send_frame(&a, &frame, false).is_ok()).count();
+        let sent = (0..1000).take_while(|_| a.send_frame(&frame, false).is_ok()).count();
         assert!((1..1000).contains(&sent), "{sent}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| a.send_frame(&frame, true).unwrap());
+            for _ in 0..=sent {
+                assert!(matches!(b.receive(), Ok(Heard::Frame(came)) if came == frame));
+            }
+        });
         drop(a);
-        for _ in 0..sent {
-            assert!(matches!(receive(&b), Ok((Message::Frame { .. }, None))));
-            assert!(receive_frame(&b, FRAME_MAX as u32).unwrap() == frame);
-        }
-        assert!(matches!(receive(&b), Err(NodeEnd::Closed)));
+        assert!(matches!(b.receive(), Err(NodeEnd::Closed)));
     }
 
     #[test]
     fn a_segment_comes_with_two_descriptors_and_nothing_else_with_any() {
-        let (a, b) = UnixStream::pair().unwrap();
         let (read, write) = passing::pipe().unwrap();
-        give(&a, 3, 4096, read.as_fd(), write.as_fd()).unwrap();
-        let (message, fds) = receive(&b).unwrap();
-        assert_eq!((message, fds.is_some()), (Message::Segment { segment: 3, bytes: 4096 }, true));
-        send(&a, Message::Segment { segment: 3, bytes: 4096 }).unwrap();
-        assert!(matches!(receive(&b), Err(NodeEnd::Wrong(_))));
-        let want = Message::Want { segment: 3 }.encode();
-        passing::send(a.as_fd(), &[IoSlice::new(&want)], &[read.as_fd()]).unwrap();
-        assert!(matches!(receive(&b), Err(NodeEnd::Wrong(_))));
+        let (a, b) = pair();
+        a.give(3, 4096, read.as_fd(), write.as_fd()).unwrap();
+        assert!(matches!(b.receive(), Ok(Heard::Segment { segment: 3, bytes: 4096, .. })));
+        let alone = Message::Segment { segment: 3, bytes: 4096, memory: FILE, witness: FILE };
+        a.send(alone).unwrap();
+        assert!(matches!(b.receive(), Err(NodeEnd::Wrong(_))));
+        a.send_whole(Message::Want { segment: 3 }, &[], &[read.as_fd()], true).unwrap();
+        assert!(matches!(b.receive(), Err(NodeEnd::Wrong(_))));
         drop(a);
-        assert!(matches!(receive(&b), Err(NodeEnd::Closed)));
+        assert!(matches!(b.receive(), Err(NodeEnd::Closed)));
+    }
+
+    #[test]
+    fn a_descriptor_of_another_file_than_was_said_is_refused() {
+        let ((read, write), (_other, others)) = (passing::pipe().unwrap(), passing::pipe().unwrap());
+        let memory = rustix::fs::memfd_create("own", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let of = |file: &OwnedFd| FileId::of(file).unwrap();
+        let said = Message::Segment { segment: 3, bytes: 4096, memory: of(&memory), witness: of(&write) };
+        for (given, what) in [([&read, &write], "memory"), ([&memory, &others], "witness")] {
+            let (a, b) = pair();
+            a.send_whole(said, &[], &given.map(AsFd::as_fd), true).unwrap();
+            assert!(matches!(b.receive(), Err(NodeEnd::OtherFile { what: told, .. }) if told == what));
+        }
+    }
+
+    /// What one end has sent, as bytes.
+    fn raw(of: &MetSocket) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 10];
+        let length = rustix::net::recv(of.stream(), &mut bytes, rustix::net::RecvFlags::DONTWAIT).unwrap().0;
+        bytes.truncate(length);
+        bytes
+    }
+
+    /// What the other end makes of bytes.
+    fn made_of(at: &MetSocket, from: &MetSocket, bytes: &[u8]) -> Result<Heard, NodeEnd> {
+        rustix::io::write(from.stream(), bytes).unwrap();
+        at.receive()
+    }
+
+    #[test]
+    fn whoever_stands_between_can_alter_repeat_reorder_and_add_nothing() {
+        let altered = |change: &dyn Fn(&mut Vec<u8>)| {
+            let (a, b) = pair();
+            a.send_frame(b"a frame", true).unwrap();
+            let mut bytes = raw(&b);
+            change(&mut bytes);
+            made_of(&b, &a, &bytes)
+        };
+        assert!(altered(&|_| {}).is_ok());
+        for at in [BYTES - 1, BYTES, BYTES + 6] {
+            assert!(matches!(altered(&|bytes| bytes[at] ^= 1), Err(NodeEnd::Forged)), "byte {at}");
+        }
+        let (a, b) = pair();
+        a.send(Message::Want { segment: 1 }).unwrap();
+        let once = raw(&b);
+        assert!(made_of(&b, &a, &once).is_ok());
+        assert!(matches!(made_of(&b, &a, &once), Err(NodeEnd::Forged)), "it is repeated");
+        let (a, b) = pair();
+        let [first, second] = [1, 2].map(|segment| {
+            a.send(Message::Want { segment }).unwrap();
+            raw(&b)
+        });
+        assert!(matches!(made_of(&b, &a, &second), Err(NodeEnd::Forged)), "its turn has not come");
+        assert!(made_of(&b, &a, &first).is_ok());
+        // What one end says is not what the other one says.
+        let (a, b) = pair();
+        a.send(Message::Want { segment: 1 }).unwrap();
+        let said = raw(&b);
+        assert!(matches!(made_of(&a, &b, &said), Err(NodeEnd::Forged)));
     }
 }
