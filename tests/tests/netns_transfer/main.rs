@@ -5,6 +5,7 @@ mod channels;
 mod exchange;
 mod mutable_sets;
 mod pipes;
+mod policies;
 mod sets;
 mod steps;
 mod transports;
