@@ -7,8 +7,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{
-    AttachedReaders, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Read, ReadOptions,
-    ReaderCloser, Timeout,
+    AttachedReaders, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Policy, Read,
+    ReadOptions, ReaderCloser, Timeout, policy_of,
 };
 use tensorlane_client::{Cancel, Client, Error, Result};
 
@@ -111,6 +111,16 @@ pub(crate) struct Reader {
     peer: String,
     #[pyo3(get)]
     writer: String,
+    #[pyo3(get)]
+    policy: &'static str,
+}
+
+/// A policy by its name.
+pub(crate) fn policy(name: &str) -> Result<Policy> {
+    Policy::named(name).ok_or_else(|| {
+        let message = format!("{name:?} is no policy of a channel; choose block, drop_oldest or latest");
+        tensorlane_proto::Failure::new(tensorlane_proto::Reason::InvalidArgument, message).into()
+    })
 }
 
 /// Makes a channel.
@@ -133,6 +143,7 @@ pub(crate) fn reader(client: &Client, name: &str, options: &ReadOptions) -> Resu
         route: attached.route,
         peer: attached.peer,
         writer: attached.writer,
+        policy: attached.policy.as_str(),
     })
 }
 
@@ -142,6 +153,7 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
     for channel in channels {
         let one = PyDict::new(py);
         let spec = channel.spec.unwrap_or_default();
+        let policy = policy_of(&spec).map_or("unknown", Policy::as_str);
         one.set_item("name", spec.name)?;
         one.set_item("peer", channel.peer)?;
         one.set_item("route", channel.route)?;
@@ -150,12 +162,14 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
         one.set_item("finished", channel.finished)?;
         one.set_item("slots", spec.slots)?;
         one.set_item("slot_bytes", spec.slot_bytes)?;
+        one.set_item("policy", policy)?;
         let readers = PyList::empty(py);
         for reader in channel.readers {
             let status = PyDict::new(py);
             status.set_item("client", reader.client)?;
             status.set_item("route", reader.route)?;
             status.set_item("behind", channel.written.saturating_sub(reader.next))?;
+            status.set_item("dropped", reader.dropped)?;
             status.set_item("waits", reader.waits)?;
             readers.append(status)?;
         }
@@ -231,7 +245,8 @@ impl Writer {
 
 #[pymethods]
 impl Reader {
-    /// The next message: its sequence, whether it is plain bytes, and its tensors; or a word for how the channel ended.
+    /// The next message: its sequence, whether it is plain bytes, and its tensors; or how many were dropped before it; or a word for how
+    /// the channel ended.
     fn read<'py>(&self, py: Python<'py>, timeout: Seconds) -> PyResult<Bound<'py, PyAny>> {
         let timeout = timeout.timeout(py)?;
         let read = py.detach(|| self.next(timeout)).map_err(|error| errors::raise(py, &error))?;
@@ -239,6 +254,7 @@ impl Reader {
             Read::End(End::Finished) => return Ok("finished".into_pyobject(py)?.into_any()),
             Read::End(End::WriterLost) => return Ok("lost".into_pyobject(py)?.into_any()),
             Read::End(End::PeerLost) => return Ok("cut".into_pyobject(py)?.into_any()),
+            Read::Gap { dropped, .. } => return Ok(dropped.into_pyobject(py)?.into_any()),
             Read::Message(message) => message,
         };
         let (sequence, plain) = (message.sequence(), message.parts() == 0);

@@ -259,8 +259,10 @@ impl Core {
         slot_bytes: u64,
         readers_max: u32,
         expect_readers: u32,
+        policy: &str,
     ) -> PyResult<channel::Writer> {
-        let spec = ChannelSpec::new(name).slots(slots).slot_bytes(slot_bytes);
+        let policy = channel::policy(policy).map_err(|error| errors::raise(py, &error))?;
+        let spec = ChannelSpec::new(name).slots(slots).slot_bytes(slot_bytes).policy(policy);
         let spec = spec.readers_max(readers_max).expect_readers(expect_readers);
         self.call(py, |client| channel::writer(client, &spec))
     }

@@ -127,6 +127,7 @@ class AsyncClient:
         slot_bytes: int = 1 << 20,
         expect_readers: int = 0,
         readers_max: int = 0,
+        policy: str = "block",
         pickle: bool = False,
     ) -> AsyncChannelWriter:
         """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
@@ -137,6 +138,7 @@ class AsyncClient:
             slot_bytes=slot_bytes,
             expect_readers=expect_readers,
             readers_max=readers_max,
+            policy=policy,
             pickle=pickle,
         )
         return AsyncChannelWriter(self, await self._run("short", None, make))

@@ -129,6 +129,11 @@ class AsyncChannelReader(_End):
         """The way of the messages: `local` is a map of the writer's own memory."""
         return self._end.route
 
+    @property
+    def dropped(self) -> int:
+        """Number of messages that this reader missed so far, in a channel that drops."""
+        return self._end.dropped
+
     async def read(self, *, timeout: float | None = None) -> Message | None:
         """Takes the next message; None when the writer has finished. Cancelled, it loses none."""
         return await self._next(timeout)

@@ -29,7 +29,7 @@ class ChannelWriter:
     def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Copies a message into the ring, once, and returns its sequence.
 
-        It waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
+        Where the policy is "block", it waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
         `math.inf` for ever. The error BLOCKED_BY names the reader. What cannot be sent is an `Unsupported`, a TypeError, with the
         path of each culprit: `value['a'][3]`. More than 4 MiB beside the arrays of a nested value is TOO_LARGE. Nothing was written then.
         """
@@ -67,8 +67,14 @@ class ChannelWriter:
 class Message:
     """A message, where its writer wrote it. Its place is the writer's again when this and every array of it are gone."""
 
-    def __init__(self, sequence: int, plain: bool, tensors: list[Tensor], *, channel: str, pickle: bool = False):
+    dropped: int
+    """Number of messages that this reader missed just before this one. Always 0 where the policy is "block"."""
+
+    def __init__(
+        self, sequence: int, plain: bool, tensors: list[Tensor], *, channel: str, dropped: int = 0, pickle: bool = False
+    ):
         self.sequence, self._plain, self._tensors, self._channel, self._pickle = sequence, plain, tensors, channel, pickle
+        self.dropped = dropped
 
     @property
     def value(self) -> Value:
@@ -113,14 +119,28 @@ class Message:
 
 
 class ChannelReader:
-    """A reader of a channel: `for message in reader` takes every message in order and ends when the writer has finished."""
+    """A reader of a channel: `for message in reader` takes every message in order and ends when the writer has finished.
+
+    In a channel that drops, a slow reader misses messages: `Message.dropped` says how many just before, `dropped` how many in all.
+    """
 
     def __init__(self, name: str, core: Reader, *, pickle: bool = False):
         self.name, self._core, self._pickle = name, core, pickle
+        self._dropped = self._told = 0
+
+    @property
+    def policy(self) -> str:
+        """Policy for messages when this reader is slow: "block", "drop_oldest" or "latest"."""
+        return self._core.policy
+
+    @property
+    def dropped(self) -> int:
+        """Number of messages that this reader missed so far. A message says how many just before it (`Message.dropped`)."""
+        return self._dropped
 
     @property
     def first(self) -> int:
-        """Sequence of the first message that this reader gets; none from there on is missed."""
+        """Sequence of the first message that this reader gets; none from there on is missed, or `dropped` counts it."""
         return self._core.first
 
     @property
@@ -150,6 +170,10 @@ class ChannelReader:
         for a writer that died or let the channel go, once all that it wrote was read.
         """
         got = self._core.read(timeout)
+        while isinstance(got, int):
+            # The message behind the gap is there already, or the end.
+            self._dropped += got
+            got = self._core.read(timeout)
         if got == "finished":
             return None
         if got == "cut":
@@ -157,7 +181,9 @@ class ChannelReader:
         if got == "lost":
             raise Error(f"the writer of {self.name} is gone and has not finished it", "CHANNEL_ENDED")
         sequence, plain, acquired = got
-        return Message(sequence, plain, [Tensor(one) for one in acquired], channel=self.name, pickle=self._pickle)
+        dropped, self._told = self._dropped - self._told, self._dropped
+        tensors = [Tensor(one) for one in acquired]
+        return Message(sequence, plain, tensors, channel=self.name, dropped=dropped, pickle=self._pickle)
 
     def close(self) -> None:
         """Ends the reader; a read of it in another thread comes back. Arrays of messages stay as they are."""

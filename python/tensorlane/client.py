@@ -394,14 +394,17 @@ class Client:
         slot_bytes: int = 1 << 20,
         expect_readers: int = 0,
         readers_max: int = 0,
+        policy: str = "block",
         pickle: bool = False,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
-        The first write waits for `expect_readers` readers, so that none of them misses a message. With `pickle`, messages may have
+        The first write waits for `expect_readers` readers, so that none of them misses a message. The `policy` says what becomes of
+        messages whose readers are slow: "block" waits for them; "drop_oldest" and "latest" wait for nobody, and a slow reader goes on
+        at the oldest message that is there, or at the newest, and is told how many it missed. With `pickle`, messages may have
         objects of any kind, for readers that say so, too.
         """
-        core = self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers)
+        core = self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers, policy)
         return ChannelWriter(name, core, slot_bytes=slot_bytes, pickle=pickle)
 
     def channel_reader(

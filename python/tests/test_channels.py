@@ -237,3 +237,31 @@ def test_a_channel_of_another_peer_is_read_by_the_name_of_the_peer(clients, name
                 np.testing.assert_array_equal(one.read().value["obs"].numpy(), np.arange(1000))
             with pytest.raises(tensorlane.NotFound):
                 here.channel_reader(name)
+
+
+@pytest.mark.parametrize(("policy", "missed"), [("latest", 19), ("drop_oldest", 16)])
+def test_a_slow_reader_of_a_channel_that_drops_is_told_what_it_missed(client, name, policy, missed):
+    with client.channel_writer(name, slots=4, policy=policy) as writer, client.channel_reader(name) as reader:
+        assert (reader.policy, reader.dropped) == (policy, 0)
+        for number in range(20):
+            assert writer.write(np.full(10, number), timeout=0) == number
+        message = reader.read()
+        assert (message.sequence, message.dropped, reader.dropped) == (missed, missed, missed)
+        assert message.value.numpy().tolist() == [missed] * 10
+        # What is held stays, however far the writer goes.
+        for number in range(20, 1000):
+            writer.write(np.full(10, number), timeout=0)
+        assert message.value.numpy().tolist() == [missed] * 10
+        [channel] = client.channels(name)
+        assert (channel["policy"], channel["written"]) == (policy, 1000)
+        assert channel["readers"][0]["dropped"] == missed
+        message.release()
+        writer.finish()
+        rest = [(message.sequence, message.dropped) for message in reader]
+        assert rest[-1][0] == 999 and rest[0][1] > 0 and all(dropped == 0 for _, dropped in rest[1:])
+        assert reader.dropped + len(rest) + 1 == 1000
+
+
+def test_a_policy_that_is_none_is_refused_with_those_there_are(client, name):
+    with pytest.raises(tensorlane.Invalid, match="block, drop_oldest or latest"):
+        client.channel_writer(name, policy="newest")

@@ -8,7 +8,8 @@
 //!   claim slot, write, publish ═══ ring ═══ futex ═══> read, view, give back       no sidecar, no socket, no allocation
 //! ```
 //! A reader is attached when its writer knows of it: from then on it misses nothing. The writer waits for the slowest reader
-//! (`block`), and an error of a wait names it. A process that dies is noticed by the sidecar, which says so in ring and cursor.
+//! ([`Policy::Block`]), and an error of a wait names it; or it waits for nobody, and a reader is told what it missed
+//! ([`Read::Gap`]). A process that dies is noticed by the sidecar, which says so in ring and cursor.
 
 mod parts;
 mod reader;
@@ -28,6 +29,7 @@ use crate::late::Late;
 use crate::segments::{Segment, Segments};
 use crate::wait::Wait;
 use crate::wire;
+pub use tensorlane_memory::ring::Policy;
 use tensorlane_memory::ring::{Deadline, Place};
 use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
@@ -87,6 +89,20 @@ impl Client {
 /// An older sidecar knows no channels.
 fn check_version(connection: &Connection) -> Result<()> {
     connection.require(CHANNELS_SINCE, "channels came with", ": update the sidecar")
+}
+
+/// Says a policy as the sidecar does.
+fn policy_message(policy: Policy) -> v1::ChannelPolicy {
+    match policy {
+        Policy::Block => v1::ChannelPolicy::Block,
+        Policy::DropOldest => v1::ChannelPolicy::DropOldest,
+        Policy::Latest => v1::ChannelPolicy::Latest,
+    }
+}
+
+/// Policy of a channel; none where the sidecar says one that this release does not know.
+pub fn policy_of(spec: &v1::ChannelSpec) -> Option<Policy> {
+    Policy::ALL.into_iter().find(|policy| policy_message(*policy) as i32 == spec.policy)
 }
 
 /// The place of a ring or a cursor that the sidecar names, with the segment that it lies in.

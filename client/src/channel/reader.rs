@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorlane_memory::View;
-use tensorlane_memory::ring::{self, ReadError, RingCloser, RingReader, RingShape};
+use tensorlane_memory::ring::{self, Policy, ReadError, RingCloser, RingReader, RingShape};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Shape};
 
 use super::parts::Parts;
-use super::{Timeout, check_version, expired, place, stopped};
+use super::{Timeout, check_version, expired, place, policy_of, stopped};
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub struct ReadOptions {
 /// Result of an attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Sequence of the first message that the reader gets; none from there on is missed.
+    /// Sequence of the first message that the reader gets; none from there on is missed, or it is told so ([`Read::Gap`]).
     pub first: u64,
     /// Messages before it that were written and cannot be had any more. 0 for a reader that began with the next one.
     pub missed: u64,
@@ -47,6 +47,8 @@ pub struct Attachment {
     pub slots: u32,
     /// Largest message in bytes.
     pub slot_bytes: u64,
+    /// Policy for messages when this reader is slow.
+    pub policy: Policy,
 }
 
 /// Result of a read.
@@ -54,6 +56,13 @@ pub struct Attachment {
 pub enum Read {
     /// The next message.
     Message(Message),
+    /// Messages that this reader did not get, in a channel that drops. The next read goes on behind them.
+    Gap {
+        /// Number of them.
+        dropped: u64,
+        /// Sequence after the last one: that of the next message, if one was there.
+        next: u64,
+    },
     /// End of the channel: all messages that were written have been read.
     End(End),
 }
@@ -131,7 +140,8 @@ impl ReadOptions {
         Self { oldest: true, ..self }
     }
 
-    /// Messages that may be held at a time; the channel's slots at most. The writer cannot use their places meanwhile.
+    /// Messages that may be held at a time; the channel's slots at most, and 7 in a channel that drops. The writer cannot use their
+    /// places meanwhile.
     #[must_use]
     pub fn hold(self, hold: u32) -> Self {
         Self { hold, ..self }
@@ -166,6 +176,7 @@ impl Client {
             hold: options.hold,
             wait_ms: millis(options.wait),
             deadline_ms: millis(self.deadline()).max(1),
+            takes_gaps: true,
         };
         let reply: v1::ChannelAttachResponse =
             connection.call(SessionKind::ChannelAttach, &request, &wait, Late::Attached)?;
@@ -185,7 +196,9 @@ impl Client {
         let spec = reply.spec.as_ref().ok_or_else(|| wire::missing("the shape of a channel"))?;
         let unusable =
             |error: &dyn fmt::Display| Error::protocol(format!("a channel that cannot be read: {error}"));
-        let shape = RingShape::new(spec.slots, spec.slot_bytes).map_err(|error| unusable(&error))?;
+        let policy = policy_of(spec)
+            .ok_or_else(|| unusable(&format!("{} is no policy that this release knows", spec.policy)))?;
+        let shape = RingShape::of(policy, spec.slots, spec.slot_bytes).map_err(|error| unusable(&error))?;
         let (ring, ring_segment) = place(connection.segments(), reply.ring.as_ref())?;
         let (cursor, cursor_segment) = place(connection.segments(), reply.cursor.as_ref())?;
         let reader =
@@ -207,6 +220,7 @@ impl Client {
                 writer: reply.writer.clone(),
                 slots: spec.slots,
                 slot_bytes: spec.slot_bytes,
+                policy,
             },
             ring: OwnRing::new(reader, connection),
             parts: (Arc::from([]), Arc::default()),
@@ -228,7 +242,7 @@ impl ChannelReader {
         &self.attachment
     }
 
-    /// The next message, in order.
+    /// The next message, in order. In a channel that drops: first how many were dropped before it, if any were.
     ///
     /// # Errors
     /// DEADLINE_EXCEEDED where none comes in time, HOLD_LIMIT while as many are held as may be, CHANNEL_ENDED after it was closed,
@@ -242,6 +256,7 @@ impl ChannelReader {
         let stop = || connection.is_lost() || wait.check().is_err();
         match self.ring.read(deadline, &stop) {
             Ok(ring::Read::Message(message)) => self.message(message).map(Read::Message),
+            Ok(ring::Read::Gap { dropped, next }) => Ok(Read::Gap { dropped, next }),
             Ok(ring::Read::Finished) => Ok(Read::End(End::Finished)),
             Ok(ring::Read::Lost) => Ok(Read::End(End::WriterLost)),
             Ok(ring::Read::Cut) => Ok(Read::End(End::PeerLost)),

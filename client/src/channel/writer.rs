@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::ring::{
-    ClaimError, Deadline, LAYOUT_BYTES, Layout, Published, RingShape, RingWriter, Slot,
+    ClaimError, Deadline, LAYOUT_BYTES, Layout, Policy, Published, RingShape, RingWriter, Slot,
 };
 use tensorlane_memory::{OutOfBounds, WriteView};
 use tensorlane_proto::frame::SessionKind;
@@ -14,7 +14,7 @@ use tensorlane_proto::{Descriptor, Failure, Reason};
 
 use super::parts::Parts;
 use super::table::Attached;
-use super::{Timeout, check_version, expired, place, stopped};
+use super::{Timeout, check_version, expired, place, policy_message, stopped};
 use crate::client::Client;
 use crate::connection::{Connection, SLICE};
 use crate::error::{Error, Result};
@@ -31,6 +31,7 @@ pub struct ChannelSpec {
     slot_bytes: u64,
     readers_max: u32,
     expect_readers: u32,
+    policy: Policy,
 }
 
 /// Part of a message: a tensor with its bytes.
@@ -47,6 +48,8 @@ pub struct Written {
     pub sequence: u64,
     /// Readers that it is for. 0: nobody was attached, and nobody will see it but by `From::Oldest`.
     pub readers: u32,
+    /// Set if every slot was held by readers of a channel that drops: none of them gets the message, and all are told so.
+    pub dropped: bool,
 }
 
 /// The only writer of a channel. Dropped without [`ChannelWriter::finish`] it leaves its readers an end that says so.
@@ -89,7 +92,8 @@ pub struct Loan<'a> {
 impl ChannelSpec {
     /// A channel of that name at this peer, of 4 slots of 1 MiB.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), slots: 4, slot_bytes: 1 << 20, readers_max: 0, expect_readers: 0 }
+        let (name, policy) = (name.into(), Policy::Block);
+        Self { name, slots: 4, slot_bytes: 1 << 20, readers_max: 0, expect_readers: 0, policy }
     }
 
     /// Messages that the channel holds at a time: 2 to 65,536. So far the writer may be ahead of the slowest reader.
@@ -116,9 +120,17 @@ impl ChannelSpec {
         Self { expect_readers, ..self }
     }
 
+    /// Policy for messages whose readers are slow; [`Policy::Block`] by default. With another one the writer waits for nobody. A
+    /// reader that holds messages keeps their slots from the writer meanwhile, so two more slots than are held at a time are good. The
+    /// ring takes one slot more.
+    #[must_use]
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
     fn message(&self) -> v1::ChannelSpec {
-        let Self { name, slots, slot_bytes, readers_max, .. } = self.clone();
-        v1::ChannelSpec { name, slots, slot_bytes, readers_max }
+        let Self { name, slots, slot_bytes, readers_max, policy, .. } = self.clone();
+        v1::ChannelSpec { name, slots, slot_bytes, readers_max, policy: policy_message(policy).into() }
     }
 }
 
@@ -138,9 +150,9 @@ impl Client {
     ///
     /// # Errors
     /// NAME_TAKEN while another writer has the name, ARENA_FULL or NEVER_FITS for a ring without room, INVALID_ARGUMENT for a shape
-    /// out of its bounds.
+    /// out of its bounds, UNSUPPORTED where the sidecar knows channels alone that block.
     pub fn channel_writer(&self, spec: &ChannelSpec) -> Result<ChannelWriter> {
-        let shape = RingShape::new(spec.slots, spec.slot_bytes)
+        let shape = RingShape::of(spec.policy, spec.slots, spec.slot_bytes)
             .map_err(|error| Error::invalid(format!("the channel {}: {error}", spec.name)))?;
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
@@ -166,7 +178,8 @@ impl Client {
         let reply: v1::ChannelCreateResponse =
             connection.call(SessionKind::ChannelCreate, &request, &wait, Late::Created)?;
         let origin = connection.origin().again();
-        let opened = open_ring(connection, reply.ring.as_ref(), shape);
+        let opened =
+            check_policy(spec, &reply).and_then(|()| open_ring(connection, reply.ring.as_ref(), shape));
         let (ring, segment) = opened.inspect_err(|_| {
             let end = v1::ChannelDetachRequest { channel: reply.channel, ..Default::default() };
             connection.detach(end, &origin);
@@ -189,6 +202,18 @@ impl Client {
         connection.answer_readers(&early)?;
         Ok(writer)
     }
+}
+
+/// An older sidecar makes a ring that blocks, whatever it was asked for.
+fn check_policy(spec: &ChannelSpec, reply: &v1::ChannelCreateResponse) -> Result<()> {
+    if reply.policy == i32::from(policy_message(spec.policy)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the sidecar makes no channels of the policy {}: update it, or write {} with the policy block",
+        spec.policy, spec.name
+    );
+    Err(Failure::new(Reason::Unsupported, message).with("policy", spec.policy).into())
 }
 
 fn open_ring(
@@ -228,7 +253,7 @@ impl ChannelWriter {
     /// Writes a message of tensors: copies each part once, into the ring.
     ///
     /// # Errors
-    /// BLOCKED_BY with the reader that holds the place, where it does not give it back in time; TOO_LARGE above the slot;
+    /// BLOCKED_BY with the reader that holds the place, where the policy is `block` and it does not give it back in time; TOO_LARGE above the slot;
     /// LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what [`Error`] says of lost sessions. Nothing of the
     /// message is seen then.
     pub fn write(&mut self, parts: &[Part<'_>], timeout: Timeout) -> Result<Written> {
@@ -439,7 +464,8 @@ impl fmt::Debug for Loan<'_> {
 }
 
 fn written(published: Published) -> Written {
-    Written { sequence: published.sequence, readers: published.readers }
+    let Published { sequence, readers, dropped } = published;
+    Written { sequence, readers, dropped }
 }
 
 /// Sizes were checked before, so that this is a mistake of ours.

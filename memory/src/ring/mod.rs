@@ -9,26 +9,31 @@
 //!
 //! - A message is published by moving `head`, last of all: it is there whole or not at all.
 //! - A slot is written again when every attached reader has given its message back (`block`). Nobody's view changes.
+//! - A ring of another [`Policy`] waits for nobody. Its writer passes over slots that readers hold, and its readers find out what
+//!   was dropped: see `dropping` and `holds`.
 //! - No system call is made while nobody sleeps. Who goes to sleep says so, fences, looks again, and then waits for another value
 //!   of the counter than the one from before the first look. Who changes something raises the counter, fences, and looks whether
 //!   somebody says that it sleeps. Whichever comes second sees the other (Dekker), and the kernel compares the counter once more.
 //! - Words are read as what anybody may have written: a number out of its bounds is an error, never an access.
 //! - A process that dies is marked by its sidecar ([`mark_lost`], [`mark_gone`]), which keeps a map of every ring and cursor.
 
+mod dropping;
+mod holds;
 mod reader;
 mod region;
 mod shape;
 mod wait;
 mod writer;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use self::reader::{Message, Read, ReadError, RingCloser, RingReader};
 use self::region::Own;
-pub use self::shape::{CURSOR_BYTES, LAYOUT_BYTES, RingShape, ShapeError};
+pub use self::shape::{CURSOR_BYTES, HOLDS, LAYOUT_BYTES, RingShape, ShapeError};
 use self::shape::{cursor, ring};
-pub use self::writer::{ClaimError, First, Layout, Published, RingReaders, RingWriter, Slot};
+pub use self::writer::{ClaimError, Claimed, First, Layout, Published, RingReaders, RingWriter, Slot};
 use crate::OutOfBounds;
 use crate::block::Block;
 use crate::mapping::Mapping;
@@ -40,6 +45,19 @@ pub struct Place {
     pub mapping: Arc<Mapping>,
     /// Offset in it, in bytes.
     pub offset: u64,
+}
+
+/// Policy of a ring for messages whose readers are slow.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Policy {
+    /// The writer waits for it.
+    #[default]
+    Block = 0,
+    /// The oldest messages are dropped; a reader goes on at the oldest one that is still there.
+    DropOldest = 1,
+    /// The oldest messages are dropped; a reader goes on at the newest one.
+    Latest = 2,
 }
 
 /// When a wait ends.
@@ -102,20 +120,20 @@ pub enum RingError {
         /// Expected bytes of a slot.
         slot_bytes: u64,
     },
-    /// More messages are to be held than there are slots, or none.
-    #[error("a reader holds 1 to {slots} messages, not {hold}")]
+    /// More messages are to be held than may be, or none.
+    #[error("a reader holds 1 to {most} messages, not {hold}")]
     Hold {
         /// Requested value.
         hold: u32,
-        /// Slots of the ring.
-        slots: u32,
+        /// Messages that a reader of the ring holds at most.
+        most: u32,
     },
 }
 
 /// A ring at one moment, as its memory says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingNow {
-    /// Messages that were published.
+    /// Messages that were published, or dropped for want of a slot.
     pub head: u64,
     /// State of the ring; none for nonsense.
     pub state: Option<RingState>,
@@ -124,12 +142,47 @@ pub struct RingNow {
 /// A cursor at one moment, as its memory says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CursorNow {
-    /// Lowest sequence that its reader has not given back.
+    /// Lowest sequence that its reader has not given back; in a ring that drops, the lowest one that it has not read.
     pub next: u64,
+    /// Messages that its reader was told of as dropped.
+    pub dropped: u64,
     /// Set while its reader sleeps.
     pub asleep: bool,
     /// Set until its reader has let it go, or was marked.
     pub attached: bool,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Block, Self::DropOldest, Self::Latest];
+
+    /// The policy of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == name)
+    }
+
+    /// Returns whether messages are dropped.
+    #[must_use]
+    pub fn drops(self) -> bool {
+        self != Self::Block
+    }
+
+    /// Name of the policy, as commands and metrics say it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::DropOldest => "drop_oldest",
+            Self::Latest => "latest",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl RingState {
@@ -154,17 +207,20 @@ pub fn format_replica(block: &Block, shape: RingShape, first: u64) -> Result<(),
     let region = Own::of_block(block, shape.bytes())?;
     clear_ring(&region, shape);
     region.store64(ring::HEAD, first);
+    region.store64(ring::WRITTEN, first);
     Ok(())
 }
 
 fn clear_ring(region: &Own, shape: RingShape) {
     for slot in 0..shape.slots() {
-        region.store64(shape.entry(u64::from(slot), shape::entry::SEQUENCE), 0);
+        region.store64(shape.entry(u64::from(slot), shape::entry::POSITION), 0);
     }
-    region.store32(ring::VERSION, shape::VERSION);
+    region.store32(ring::VERSION, shape.version());
+    region.store32(ring::POLICY, shape.policy() as u32);
     region.store32(ring::SLOTS, shape.slots());
     region.store64(ring::SLOT_BYTES, shape.slot_bytes());
     region.store64(ring::HEAD, 0);
+    region.store64(ring::WRITTEN, 0);
     region.store32(ring::EVENTS, 0);
     region.store32(ring::WANTS, 0);
     region.store32(ring::STATE, RingState::Open as u32);
@@ -182,6 +238,10 @@ pub fn format_cursor(block: &Block) -> Result<(), RingError> {
 
 fn clear_cursor(region: &Own) {
     region.store64(cursor::NEXT, 0);
+    for hold in 0..HOLDS {
+        region.store64(cursor::hold(hold), 0);
+    }
+    region.store64(cursor::DROPPED, 0);
     region.store32(cursor::EVENTS, 0);
     region.store32(cursor::ASLEEP, 0);
     region.store32(cursor::STATE, CursorState::Attached as u32);
@@ -229,7 +289,9 @@ fn lose_cursor(region: &Own) {
 #[must_use]
 pub fn inspect_ring(ring: &Block) -> RingNow {
     let Ok(region) = Own::of_block(ring, ring::ENTRIES) else { return RingNow::default() };
-    RingNow { head: region.load64(ring::HEAD), state: RingState::read(region.load32(ring::STATE)) }
+    // Its writer may have written another policy there, and then has the messages of that.
+    let head = if region.load32(ring::POLICY) == Policy::Block as u32 { ring::HEAD } else { ring::WRITTEN };
+    RingNow { head: region.load64(head), state: RingState::read(region.load32(ring::STATE)) }
 }
 
 /// A cursor as it is now, for telling people.
@@ -238,6 +300,7 @@ pub fn inspect_cursor(cursor: &Block) -> CursorNow {
     let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) else { return CursorNow::default() };
     CursorNow {
         next: region.load64(cursor::NEXT),
+        dropped: region.load64(cursor::DROPPED),
         asleep: region.load32(cursor::ASLEEP) != 0,
         attached: region.load32(cursor::STATE) == CursorState::Attached as u32,
     }

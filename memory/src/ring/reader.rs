@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::dropping::{Holds, Progress};
 use super::region::{Own, Shared};
 use super::shape::{self, LAYOUT_BYTES, cursor, entry, ring};
 use super::wait::{self, Counter};
@@ -19,6 +20,13 @@ use crate::view::View;
 pub enum Read {
     /// A message.
     Message(Message),
+    /// Messages that were dropped before this reader came to them. The next read goes on behind them.
+    Gap {
+        /// Number of them.
+        dropped: u64,
+        /// Sequence after the last one.
+        next: u64,
+    },
     /// All messages were read, and no more come.
     Finished,
     /// All messages were read, and the writer is gone.
@@ -58,9 +66,11 @@ pub enum ReadError {
 /// A reader of a ring.
 #[derive(Debug)]
 pub struct RingReader {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     /// The layout of the message before, with its number.
-    layout: (u64, Arc<[u8]>),
+    pub(super) layout: (u64, Arc<[u8]>),
+    /// Progress in a ring that drops.
+    pub(super) progress: Progress,
 }
 
 /// Closes a reader from another thread.
@@ -69,20 +79,24 @@ pub struct RingCloser(Weak<Inner>);
 
 /// A message. Its bytes stay as they are until it is dropped; then its place is given back.
 pub struct Message {
-    inner: Arc<Inner>,
-    sequence: u64,
-    view: View,
-    layout: Arc<[u8]>,
+    pub(super) inner: Arc<Inner>,
+    pub(super) sequence: u64,
+    pub(super) view: View,
+    pub(super) layout: Arc<[u8]>,
+    /// Index of its hold in a ring that drops.
+    pub(super) held_by: Option<u32>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    ring: Shared,
-    cursor: Own,
-    shape: RingShape,
-    hold: u32,
+pub(super) struct Inner {
+    pub(super) ring: Shared,
+    pub(super) cursor: Own,
+    pub(super) shape: RingShape,
+    pub(super) hold: u32,
     closed: AtomicBool,
     held: Mutex<Held>,
+    /// Holds in a ring that drops.
+    pub(super) holds: Mutex<Holds>,
 }
 
 /// Messages that were read and not all given back.
@@ -113,8 +127,9 @@ impl RingReader {
         first: u64,
         hold: u32,
     ) -> Result<Self, RingError> {
-        if hold == 0 || hold > shape.slots() {
-            return Err(RingError::Hold { hold, slots: shape.slots() });
+        let most = shape.most_held();
+        if hold == 0 || hold > most {
+            return Err(RingError::Hold { hold, most });
         }
         let ring = Shared::of_mapping(ring.mapping, ring.offset, shape.bytes())?;
         let cursor = Own::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?;
@@ -132,7 +147,8 @@ impl RingReader {
 
     fn over(ring: Shared, cursor: Own, shape: RingShape, first: u64, hold: u32) -> Result<Self, RingError> {
         let header = ring.load64(ring::MAGIC) == shape::MAGIC
-            && ring.load32(ring::VERSION) == shape::VERSION
+            && ring.load32(ring::VERSION) == shape.version()
+            && (!shape.policy().drops() || ring.load32(ring::POLICY) == shape.policy() as u32)
             && ring.load32(ring::SLOTS) == shape.slots()
             && ring.load64(ring::SLOT_BYTES) == shape.slot_bytes();
         if !header {
@@ -140,9 +156,10 @@ impl RingReader {
         }
         let given = vec![false; shape.slots() as usize];
         let held = Mutex::new(Held { next: first, taken: first, count: 0, given });
-        let inner = Inner { ring, cursor, shape, hold, closed: AtomicBool::new(false), held };
+        let (closed, holds) = (AtomicBool::new(false), Mutex::default());
+        let inner = Inner { ring, cursor, shape, hold, closed, held, holds };
         inner.cursor.store64(cursor::NEXT, first);
-        Ok(Self { inner: Arc::new(inner), layout: (0, Arc::from([])) })
+        Ok(Self { inner: Arc::new(inner), layout: (0, Arc::from([])), progress: Progress::from(first) })
     }
 
     /// The next message; waits for it until the deadline, or until `stop` says so. `stop` is asked after each sleep, at least every
@@ -151,6 +168,9 @@ impl RingReader {
     /// # Errors
     /// Why there is none. After [`ReadError::Damaged`] the ring is not to be read on.
     pub fn read(&mut self, deadline: Deadline, stop: &dyn Fn() -> bool) -> Result<Read, ReadError> {
+        if self.inner.shape.policy().drops() {
+            return self.read_dropping(deadline, stop);
+        }
         let inner = Arc::clone(&self.inner);
         loop {
             let events = inner.ring.load32(ring::EVENTS);
@@ -170,26 +190,10 @@ impl RingReader {
             if is_there {
                 return self.take(taken).map(Read::Message);
             }
-            match state {
-                Some(RingState::Open) => {}
-                Some(RingState::Finished) => return Ok(Read::Finished),
-                Some(RingState::Lost) => return Ok(Read::Lost),
-                Some(RingState::Cut) => return Ok(Read::Cut),
-                None => return Err(damaged(taken, "the ring has no state that there is")),
+            if let Some(end) = end_of(state, taken)? {
+                return Ok(end);
             }
-            let until = match deadline {
-                Deadline::At(until) if Instant::now() < until => Some(until),
-                Deadline::Never => None,
-                _ => return Err(ReadError::TimedOut),
-            };
-            if stop() {
-                return Err(ReadError::Stopped);
-            }
-            // Another state has another counter, too.
-            let is_there = || inner.ring.load64(ring::HEAD) > taken || inner.is_closed();
-            let announce = || inner.cursor.store32(cursor::ASLEEP, 1);
-            wait::sleep_unless(&Counter(&inner.ring, ring::EVENTS), events, announce, is_there, until);
-            inner.cursor.store32(cursor::ASLEEP, 0);
+            inner.sleep(events, taken, deadline, stop)?;
         }
     }
 
@@ -203,29 +207,35 @@ impl RingReader {
     fn take(&mut self, sequence: u64) -> Result<Message, ReadError> {
         let inner = &self.inner;
         let word = |word| inner.shape.entry(sequence, word);
-        if inner.ring.load64(word(entry::SEQUENCE)) != sequence.wrapping_add(1) {
+        if inner.ring.load64(word(entry::POSITION)) != sequence.wrapping_add(1) {
             return Err(damaged(sequence, "its entry is another message's"));
-        }
-        let bytes = inner.ring.load64(word(entry::BYTES));
-        if bytes > inner.shape.slot_bytes() {
-            let slot_bytes = inner.shape.slot_bytes();
-            return Err(damaged(sequence, format!("it has {bytes} bytes in a slot of {slot_bytes}")));
         }
         let number = inner.ring.load64(word(entry::LAYOUT));
         if number != self.layout.0 {
             self.layout = (number, inner.layout(sequence, number)?);
         }
-        let view = inner.ring.view(inner.shape.data(sequence), bytes);
-        let view = view.map_err(|error| damaged(sequence, error.to_string()))?;
+        let view = inner.view(sequence)?;
         let mut held = inner.held.lock();
         held.taken = sequence.wrapping_add(1);
         held.count += 1;
         drop(held);
-        Ok(Message { inner: Arc::clone(inner), sequence, view, layout: Arc::clone(&self.layout.1) })
+        let layout = Arc::clone(&self.layout.1);
+        Ok(Message { inner: Arc::clone(inner), sequence, view, layout, held_by: None })
     }
 }
 
-fn damaged(sequence: u64, what: impl Into<String>) -> ReadError {
+/// End that a ring in this state has once all before `sequence` was read; none while messages may come.
+pub(super) fn end_of(state: Option<RingState>, sequence: u64) -> Result<Option<Read>, ReadError> {
+    match state {
+        Some(RingState::Open) => Ok(None),
+        Some(RingState::Finished) => Ok(Some(Read::Finished)),
+        Some(RingState::Lost) => Ok(Some(Read::Lost)),
+        Some(RingState::Cut) => Ok(Some(Read::Cut)),
+        None => Err(damaged(sequence, "the ring has no state that there is")),
+    }
+}
+
+pub(super) fn damaged(sequence: u64, what: impl Into<String>) -> ReadError {
     ReadError::Damaged { sequence, what: what.into() }
 }
 
@@ -245,13 +255,48 @@ impl RingCloser {
 // === impl Inner ===
 
 impl Inner {
-    fn is_closed(&self) -> bool {
+    /// Sleeps until a message may be there at the position `taken` or behind it. `events` is the counter from before the last look.
+    pub(super) fn sleep(
+        &self,
+        events: u32,
+        taken: u64,
+        deadline: Deadline,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), ReadError> {
+        let until = match deadline {
+            Deadline::At(until) if Instant::now() < until => Some(until),
+            Deadline::Never => None,
+            _ => return Err(ReadError::TimedOut),
+        };
+        if stop() {
+            return Err(ReadError::Stopped);
+        }
+        // Another state has another counter, too.
+        let is_there = || self.ring.load64(ring::HEAD) > taken || self.is_closed();
+        let announce = || self.cursor.store32(cursor::ASLEEP, 1);
+        wait::sleep_unless(&Counter(&self.ring, ring::EVENTS), events, announce, is_there, until);
+        self.cursor.store32(cursor::ASLEEP, 0);
+        Ok(())
+    }
+
+    /// Bytes of the message at a position, as its entry says.
+    pub(super) fn view(&self, position: u64) -> Result<View, ReadError> {
+        let bytes = self.ring.load64(self.shape.entry(position, entry::BYTES));
+        if bytes > self.shape.slot_bytes() {
+            let slot_bytes = self.shape.slot_bytes();
+            return Err(damaged(position, format!("it has {bytes} bytes in a slot of {slot_bytes}")));
+        }
+        let view = self.ring.view(self.shape.data(position), bytes);
+        view.map_err(|error| damaged(position, error.to_string()))
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
             || self.cursor.load32(cursor::STATE) != CursorState::Attached as u32
     }
 
     /// A layout by its number; 0 is none.
-    fn layout(&self, sequence: u64, number: u64) -> Result<Arc<[u8]>, ReadError> {
+    pub(super) fn layout(&self, sequence: u64, number: u64) -> Result<Arc<[u8]>, ReadError> {
         if number == 0 {
             return Ok(Arc::from([]));
         }
@@ -325,7 +370,10 @@ impl Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        self.inner.give_back(self.sequence);
+        match self.held_by {
+            Some(index) => self.inner.end_hold(index),
+            None => self.inner.give_back(self.sequence),
+        }
     }
 }
 

@@ -1,16 +1,21 @@
 //! Offsets of everything in a ring and in a cursor. Pure.
 //!
 //! ```text
-//! ring    0  magic u64, version u32, slots u32, slot bytes u64      cursor   0  next u64
-//!        64  head u64                                                       64  events u32
+//! ring    0  magic u64, version u32, slots u32, slot bytes u64,     cursor   0  next u64
+//!            policy u32                                                      8  holds: 7 x u64 {position + 1}
+//!        64  head u64, written u64                                          64  events u32
 //!       128  events u32    132  state u32                                   68  state u32
 //!       192  wants u32                                                      72  asleep u32
-//!       256  entries: slots x 64 B {sequence + 1, layout, bytes, layout bytes}
+//!       256  entries: slots x 64 B {position + 1, layout, bytes,            80  dropped u64
+//!            layout bytes, sequence}
 //!        ..  layouts: 8 x 16 KiB
-//!        ..  data: slots x stride
+//!        ..  data: slots x stride, and one more in a ring that drops
 //! ```
-//! Words that different sides write lie in lines of their own.
+//! Words that different sides write lie in lines of their own. A ring that blocks has version 1 and no use for the words policy,
+//! written, holds, dropped and the sequence of an entry: position and sequence are one there. A ring that drops has version 2, which
+//! readers of earlier releases refuse.
 
+use super::Policy;
 use super::region::LINE;
 use crate::PAGE;
 
@@ -24,7 +29,8 @@ pub(super) const LAYOUTS: u64 = 8;
 pub const CURSOR_BYTES: u64 = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TLRING1\0");
-pub(super) const VERSION: u32 = 1;
+/// Messages that a reader of a ring that drops holds at a time, at most.
+pub const HOLDS: u32 = 7;
 
 /// Offsets of the words of a ring.
 pub(super) mod ring {
@@ -32,7 +38,9 @@ pub(super) mod ring {
     pub(in super::super) const VERSION: u64 = 8;
     pub(in super::super) const SLOTS: u64 = 12;
     pub(in super::super) const SLOT_BYTES: u64 = 16;
+    pub(in super::super) const POLICY: u64 = 24;
     pub(in super::super) const HEAD: u64 = 64;
+    pub(in super::super) const WRITTEN: u64 = 72;
     pub(in super::super) const EVENTS: u64 = 128;
     pub(in super::super) const STATE: u64 = 132;
     pub(in super::super) const WANTS: u64 = 192;
@@ -41,18 +49,27 @@ pub(super) mod ring {
 
 /// Offsets of the words of an entry.
 pub(super) mod entry {
-    pub(in super::super) const SEQUENCE: u64 = 0;
+    /// Position of the message plus 1; 0 for none.
+    pub(in super::super) const POSITION: u64 = 0;
     pub(in super::super) const LAYOUT: u64 = 8;
     pub(in super::super) const BYTES: u64 = 16;
     pub(in super::super) const LAYOUT_BYTES: u64 = 24;
+    pub(in super::super) const SEQUENCE: u64 = 32;
 }
 
 /// Offsets of the words of a cursor.
 pub(super) mod cursor {
     pub(in super::super) const NEXT: u64 = 0;
+    pub(in super::super) const HOLDS: u64 = 8;
     pub(in super::super) const EVENTS: u64 = 64;
     pub(in super::super) const STATE: u64 = 68;
     pub(in super::super) const ASLEEP: u64 = 72;
+    pub(in super::super) const DROPPED: u64 = 80;
+
+    /// Offset of the word of a message that is held.
+    pub(in super::super) fn hold(index: u32) -> u64 {
+        HOLDS + 8 * index as u64
+    }
 }
 
 /// Reason why a ring cannot have a shape.
@@ -79,6 +96,7 @@ pub enum ShapeError {
 /// Shape of a ring, proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingShape {
+    policy: Policy,
     slots: u32,
     slot_bytes: u64,
     stride: u64,
@@ -88,11 +106,19 @@ pub struct RingShape {
 }
 
 impl RingShape {
-    /// The shape of a ring of so many slots.
+    /// The shape of a ring of so many slots that blocks.
     ///
     /// # Errors
     /// The number that is out of its bounds.
     pub fn new(slots: u32, slot_bytes: u64) -> Result<Self, ShapeError> {
+        Self::of(Policy::Block, slots, slot_bytes)
+    }
+
+    /// The shape of a ring of that policy, of so many slots.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of(policy: Policy, slots: u32, slot_bytes: u64) -> Result<Self, ShapeError> {
         if !SLOTS.contains(&slots) {
             return Err(ShapeError::Slots { slots });
         }
@@ -104,9 +130,16 @@ impl RingShape {
         let stride = slot_bytes.next_multiple_of(if slot_bytes < PAGE { LINE } else { PAGE });
         let layouts = ring::ENTRIES + u64::from(slots) * LINE;
         let data = (layouts + LAYOUTS * LAYOUT_BYTES).next_multiple_of(PAGE);
-        let bytes = stride.checked_mul(u64::from(slots)).and_then(|all| all.checked_add(data));
+        let places = u64::from(slots) + u64::from(policy.drops());
+        let bytes = stride.checked_mul(places).and_then(|all| all.checked_add(data));
         let bytes = bytes.filter(|bytes| *bytes <= 1 << 48).ok_or(wrong)?;
-        Ok(Self { slots, slot_bytes, stride, layouts, data, bytes })
+        Ok(Self { policy, slots, slot_bytes, stride, layouts, data, bytes })
+    }
+
+    /// Policy of the ring.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy
     }
 
     /// Number of slots.
@@ -127,9 +160,20 @@ impl RingShape {
         self.bytes
     }
 
-    /// Offset of a word of the entry of a message.
-    pub(super) fn entry(&self, sequence: u64, word: u64) -> u64 {
-        ring::ENTRIES + self.slot(sequence) * LINE + word
+    /// Messages that a reader holds at a time, at most.
+    #[must_use]
+    pub fn most_held(&self) -> u32 {
+        if self.policy.drops() { self.slots.min(HOLDS) } else { self.slots }
+    }
+
+    /// Version of the words.
+    pub(super) fn version(&self) -> u32 {
+        if self.policy.drops() { 2 } else { 1 }
+    }
+
+    /// Offset of a word of the entry of the message at a position.
+    pub(super) fn entry(&self, position: u64, word: u64) -> u64 {
+        ring::ENTRIES + self.slot(position) * LINE + word
     }
 
     /// Offset of a layout by its number.
@@ -137,13 +181,19 @@ impl RingShape {
         self.layouts + number % LAYOUTS * LAYOUT_BYTES
     }
 
-    /// Offset of the bytes of a message.
-    pub(super) fn data(&self, sequence: u64) -> u64 {
-        self.data + self.slot(sequence) * self.stride
+    /// Offset of the bytes of the message at a position.
+    pub(super) fn data(&self, position: u64) -> u64 {
+        self.data + self.slot(position) * self.stride
     }
 
-    fn slot(&self, sequence: u64) -> u64 {
-        sequence % u64::from(self.slots)
+    /// Offset of the bytes of a message for which no slot was free, in a ring that drops.
+    pub(super) fn spare(&self) -> u64 {
+        self.data + u64::from(self.slots) * self.stride
+    }
+
+    /// Slot of a position.
+    pub(super) fn slot(&self, position: u64) -> u64 {
+        position % u64::from(self.slots)
     }
 }
 
@@ -155,8 +205,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overlaps_and_all_lies_inside(slots in SLOTS, slot_bytes in 1u64..1 << 30, from in any::<u64>()) {
-            let shape = RingShape::new(slots, slot_bytes).unwrap();
+        fn nothing_overlaps_and_all_lies_inside(
+            slots in SLOTS, slot_bytes in 1u64..1 << 30, from in any::<u64>(), drops in any::<bool>(),
+        ) {
+            let policy = if drops { Policy::Latest } else { Policy::Block };
+            let shape = RingShape::of(policy, slots, slot_bytes).unwrap();
+            if drops {
+                prop_assert!(shape.data(u64::from(slots) - 1) + slot_bytes <= shape.spare());
+                prop_assert!(shape.spare() + slot_bytes <= shape.bytes());
+            }
             prop_assert!(shape.entry(from, 0) >= ring::ENTRIES);
             prop_assert!(shape.entry(from, LINE) <= shape.layout(0));
             prop_assert!(shape.layout(LAYOUTS - 1) + LAYOUT_BYTES <= shape.data(0));

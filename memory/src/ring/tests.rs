@@ -14,6 +14,8 @@ use super::*;
 use crate::segment::{Fallocate, Sealed, Unsealed};
 use crate::testing::until;
 
+mod dropping;
+
 /// Counts what a thread allocates.
 struct Counting;
 
@@ -77,7 +79,11 @@ struct World {
 
 impl World {
     fn new(slots: u32, slot_bytes: u64) -> Self {
-        let shape = RingShape::new(slots, slot_bytes).unwrap();
+        Self::of(Policy::Block, slots, slot_bytes)
+    }
+
+    fn of(policy: Policy, slots: u32, slot_bytes: u64) -> Self {
+        let shape = RingShape::of(policy, slots, slot_bytes).unwrap();
         let ring = Memory::new(shape.bytes());
         clear_ring(&ring.words(), shape);
         let writer = RingWriter::open(ring.own(), shape).unwrap();
@@ -145,7 +151,7 @@ fn every_message_comes_to_every_reader_in_order() {
         NO_NET.set(true);
         for sequence in 0..MESSAGES {
             let published = world.write(&bytes_of(sequence));
-            assert_eq!(published, Published { sequence, readers: 2 });
+            assert_eq!(published, Published { sequence, readers: 2, dropped: false });
         }
         world.writer.finish();
     });
@@ -204,7 +210,7 @@ fn messages_are_given_back_in_any_order_and_held_up_to_the_limit() {
     assert_eq!(next(), 4);
     let (ring, own) = (world.ring.shared(), cursor.own());
     let refused = RingReader::open(ring, own, world.shape, 0, 5).unwrap_err();
-    assert_eq!(refused, RingError::Hold { hold: 5, slots: 4 });
+    assert_eq!(refused, RingError::Hold { hold: 5, most: 4 });
 }
 
 #[test]
@@ -322,7 +328,7 @@ fn a_sleeping_writer_is_woken_by_a_give_back_and_by_a_reader_that_is_gone() {
         until("the writer sleeps", || wants(ring));
         drop(message(&mut reader));
         lose_cursor(&idle.words());
-        assert_eq!(writes.join().unwrap(), Published { sequence: 2, readers: 1 });
+        assert_eq!(writes.join().unwrap(), Published { sequence: 2, readers: 1, dropped: false });
     });
 }
 
@@ -378,7 +384,7 @@ proptest! {
         let world = World::new(2, 64);
         let (mut reader, _cursor) = world.reader(1, 1);
         let liar = world.ring.words();
-        liar.store64(world.shape.entry(0, entry::SEQUENCE), sequence);
+        liar.store64(world.shape.entry(0, entry::POSITION), sequence);
         liar.store64(world.shape.entry(0, entry::BYTES), bytes);
         liar.store64(world.shape.entry(0, entry::LAYOUT), layout);
         liar.store32(world.shape.entry(0, entry::LAYOUT_BYTES), length);
@@ -388,7 +394,7 @@ proptest! {
             prop_assert!(message.view().len() <= 64);
         }
         // And with an entry that says it is the right one.
-        liar.store64(world.shape.entry(0, entry::SEQUENCE), 1);
+        liar.store64(world.shape.entry(0, entry::POSITION), 1);
         liar.store64(ring::HEAD, 1);
         if let Ok(Read::Message(message)) = reader.read(Deadline::Now, &|| false) {
             prop_assert!(message.view().len() <= 64);

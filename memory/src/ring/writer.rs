@@ -64,21 +64,30 @@ pub struct Published {
     pub sequence: u64,
     /// Readers that were attached then.
     pub readers: u32,
+    /// Set if every slot was held, in a ring that drops: no reader gets the message, and all are told so.
+    pub dropped: bool,
 }
 
 /// The only writer of a ring.
 #[derive(Debug)]
 pub struct RingWriter {
-    ring: Arc<Own>,
-    shape: RingShape,
-    readers: Arc<RingReaders>,
-    head: u64,
-    layout: Layouts,
+    pub(super) ring: Arc<Own>,
+    pub(super) shape: RingShape,
+    pub(super) readers: Arc<RingReaders>,
+    /// Position of the next message. In a ring that drops, slots that are held are passed over.
+    pub(super) head: u64,
+    /// Sequence of the next message: its position, in a ring that blocks.
+    pub(super) sequence: u64,
+    /// Set if the next message has no slot, in a ring that drops.
+    pub(super) is_dropped: bool,
+    /// Entries below it are withdrawn, in a ring that drops.
+    pub(super) withdrawn: u64,
+    pub(super) layout: Layouts,
 }
 
-/// Layouts in the ring: the last one's number, from 1, its length, and which message used each place last.
+/// Layouts in the ring: the last one's number, from 1, its length, and the position of the message that used each place last.
 #[derive(Debug, Default)]
-struct Layouts {
+pub(super) struct Layouts {
     last: u64,
     bytes: u32,
     used: [Option<u64>; LAYOUTS as usize],
@@ -87,22 +96,22 @@ struct Layouts {
 /// The readers of a ring. Another thread may attach and detach them while the writer writes.
 #[derive(Debug)]
 pub struct RingReaders {
-    ring: Arc<Own>,
-    slots: u64,
-    list: Mutex<List>,
+    pub(super) ring: Arc<Own>,
+    pub(super) shape: RingShape,
+    pub(super) list: Mutex<List>,
 }
 
 #[derive(Debug, Default)]
-struct List {
-    readers: Vec<Reader>,
+pub(super) struct List {
+    pub(super) readers: Vec<Reader>,
     /// Messages below it may have lost their layout.
     floor: u64,
 }
 
 #[derive(Debug)]
-struct Reader {
+pub(super) struct Reader {
     id: u64,
-    cursor: Arc<Shared>,
+    pub(super) cursor: Arc<Shared>,
     first: u64,
     /// The lowest sequence that it had not given back at the last look.
     next: u64,
@@ -128,6 +137,12 @@ pub struct Slot<'a> {
     layout: (u64, u32),
 }
 
+/// A slot of a ring that drops, claimed for a message that is written with [`RingWriter::write_ahead`] and comes to its end later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed {
+    layout: (u64, u32),
+}
+
 // === impl RingWriter ===
 
 impl RingWriter {
@@ -136,10 +151,7 @@ impl RingWriter {
     /// # Errors
     /// It lies out of its map, or is not mapped for writing.
     pub fn open(place: Place, shape: RingShape) -> Result<Self, RingError> {
-        let ring = Arc::new(Own::of_mapping(place.mapping, place.offset, shape.bytes())?);
-        let (slots, list) = (u64::from(shape.slots()), Mutex::default());
-        let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), slots, list });
-        Ok(Self { ring, shape, readers, head: 0, layout: Layouts::default() })
+        Ok(Self::over(Own::of_mapping(place.mapping, place.offset, shape.bytes())?, shape, 0))
     }
 
     /// The writer of a replica in the sidecar that has just formatted it, from the message `first` on.
@@ -147,27 +159,41 @@ impl RingWriter {
     /// # Errors
     /// The block is too small, or not the sidecar's to write.
     pub fn of_block(block: &Block, shape: RingShape, first: u64) -> Result<Self, RingError> {
-        let ring = Arc::new(Own::of_block(block, shape.bytes())?);
-        let (slots, list) = (u64::from(shape.slots()), Mutex::new(List { floor: first, ..List::default() }));
-        let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), slots, list });
-        Ok(Self { ring, shape, readers, head: first, layout: Layouts::default() })
+        Ok(Self::over(Own::of_block(block, shape.bytes())?, shape, first))
+    }
+
+    fn over(ring: Own, shape: RingShape, first: u64) -> Self {
+        let (ring, list) = (Arc::new(ring), Mutex::new(List { floor: first, ..List::default() }));
+        let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), shape, list });
+        let (head, sequence, withdrawn, layout) = (first, first, first, Layouts::default());
+        Self { ring, shape, readers, head, sequence, is_dropped: false, withdrawn, layout }
     }
 
     /// Sequence of the next message.
     #[must_use]
     pub fn head(&self) -> u64 {
-        self.head
+        self.sequence
     }
 
-    /// Writes a piece of the next message before its slot is claimed. Only where [`RingReaders::given_back`] has said that the slot
-    /// is free.
+    /// Writes a piece of the next message: before its slot is claimed, and only where [`RingReaders::given_back`] has said that the slot
+    /// is free; in a ring that drops, after [`Slot::keep`].
     ///
     /// # Errors
     /// Where it does not lie in the slot.
     pub fn write_ahead(&mut self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset, bytes.len() as u64, self.shape.slot_bytes())?;
-        let at = self.shape.data(self.head) + offset;
+        let at = self.data() + offset;
         self.ring.write_view(at, bytes.len() as u64)?.copy_from(0, bytes)
+    }
+
+    /// The slot that was claimed before, and neither published nor claimed again since.
+    pub fn kept(&mut self, claimed: Claimed) -> Slot<'_> {
+        Slot { writer: self, layout: claimed.layout }
+    }
+
+    /// Offset of the bytes of the next message.
+    fn data(&self) -> u64 {
+        if self.is_dropped { self.shape.spare() } else { self.shape.data(self.head) }
     }
 
     /// Readers of the ring, for another thread to attach and detach.
@@ -177,7 +203,7 @@ impl RingWriter {
     }
 
     /// A slot for the next message; waits for it until the deadline, or until `stop` says so. `stop` is asked after each sleep, at
-    /// least every quarter of a second.
+    /// least every quarter of a second. A ring that drops has a slot at once.
     ///
     /// # Errors
     /// The reader that is waited for, that it was stopped, or a layout with too many bytes. Nothing has changed then.
@@ -192,12 +218,16 @@ impl RingWriter {
             Layout::Plain | Layout::Same => None,
         };
         // Every reader must have given back what lies in the slot, and what uses the layout's place.
-        let mut needed = (self.head + 1).saturating_sub(u64::from(self.shape.slots()));
         let floor =
             new.and_then(|_| self.layout.used[place(self.layout.last + 1)]).map_or(0, |last| last + 1);
-        needed = needed.max(floor);
-        while let Some(laggard) = self.readers.behind(needed, floor) {
-            self.sleep(&laggard, needed, deadline, stop)?;
+        if self.shape.policy().drops() {
+            self.take_slot();
+            self.withdraw_below(floor);
+        } else {
+            let needed = (self.head + 1).saturating_sub(u64::from(self.shape.slots())).max(floor);
+            while let Some(laggard) = self.readers.behind(needed, floor) {
+                self.sleep(&laggard, needed, deadline, stop)?;
+            }
         }
         if let (Layout::New(bytes), Some(length)) = (layout, new) {
             self.layout.last += 1;
@@ -254,18 +284,25 @@ impl RingWriter {
     }
 
     fn publish(&mut self, layout: (u64, u32), bytes: u64) -> Published {
-        let (sequence, word) = (self.head, |word| self.shape.entry(self.head, word));
+        let sequence = self.sequence;
+        self.sequence += 1;
+        if self.is_dropped {
+            return self.publish_none(sequence);
+        }
+        let word = |word| self.shape.entry(self.head, word);
         self.ring.store64(word(entry::LAYOUT), layout.0);
         self.ring.store64(word(entry::BYTES), bytes);
         self.ring.store32(word(entry::LAYOUT_BYTES), layout.1);
-        self.ring.store64(word(entry::SEQUENCE), sequence + 1);
+        self.ring.store64(word(entry::SEQUENCE), sequence);
+        self.ring.store64(word(entry::POSITION), self.head + 1);
         if layout.0 > 0 {
-            self.layout.used[place(layout.0)] = Some(sequence);
+            self.layout.used[place(layout.0)] = Some(self.head);
         }
         self.head += 1;
         // In this order for whoever is attached meanwhile: it begins with this message, or sees it published.
         let list = self.readers.list.lock();
         self.ring.store64(ring::HEAD, self.head);
+        self.ring.store64(ring::WRITTEN, self.sequence);
         let sleeps = wait::count(&Counter(&*self.ring, ring::EVENTS), || {
             list.readers.iter().any(|reader| reader.cursor.load32(cursor::ASLEEP) != 0)
         });
@@ -274,7 +311,7 @@ impl RingWriter {
         if sleeps {
             self.ring.wake(ring::EVENTS);
         }
-        Published { sequence, readers }
+        Published { sequence, readers, dropped: false }
     }
 }
 
@@ -323,8 +360,11 @@ impl RingReaders {
         let mut list = self.list.lock();
         let head = self.ring.load64(ring::HEAD);
         let first = match from {
+            _ if self.shape.policy().drops() => self.first_dropping(from, head),
             First::Next => head,
-            First::Oldest => (head + 1).saturating_sub(self.slots).max(list.floor).min(head),
+            First::Oldest => {
+                (head + 1).saturating_sub(u64::from(self.shape.slots())).max(list.floor).min(head)
+            }
         };
         list.readers.push(Reader { id, cursor, first, next: first, since: None });
         first
@@ -415,7 +455,7 @@ impl Slot<'_> {
     /// Sequence that the message will have.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.writer.head
+        self.writer.sequence
     }
 
     /// Bytes of the message, to be written.
@@ -424,8 +464,19 @@ impl Slot<'_> {
     /// Where they do not lie in the slot.
     pub fn bytes(&mut self, offset: u64, len: u64) -> Result<WriteView, OutOfBounds> {
         OutOfBounds::check(offset, len, self.writer.shape.slot_bytes())?;
-        let at = self.writer.shape.data(self.writer.head) + offset;
+        let at = self.writer.data() + offset;
         self.writer.ring.write_view(at, len)
+    }
+
+    /// Keeps the slot of a ring that drops for pieces that come later.
+    pub fn keep(self) -> Claimed {
+        Claimed { layout: self.layout }
+    }
+
+    /// As [`Self::publish`], in a replica: with the sequence of the message that it replicates, which is not below the next one.
+    pub fn publish_as(self, sequence: u64, bytes: u64) -> Published {
+        self.writer.sequence = self.writer.sequence.max(sequence);
+        self.publish(bytes)
     }
 
     /// The message is there, with so many bytes; cut at the slot's.

@@ -3222,6 +3222,9 @@ pub struct ChannelSpec {
     /// Readers at most; 0 means 1,024, which is the most.
     #[prost(uint32, tag = "4")]
     pub readers_max: u32,
+    /// What becomes of a message whose reader is slow. The ring of a channel that drops has one slot more.
+    #[prost(enumeration = "ChannelPolicy", tag = "5")]
+    pub policy: i32,
 }
 /// Makes a channel, whose only writer is this session.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3245,6 +3248,9 @@ pub struct ChannelCreateResponse {
     /// The ring, in a segment that this session writes.
     #[prost(message, optional, tag = "2")]
     pub ring: ::core::option::Option<Location>,
+    /// The policy that the ring has. A sidecar that knows no policies makes one that blocks, and says nothing here.
+    #[prost(enumeration = "ChannelPolicy", tag = "3")]
+    pub policy: i32,
 }
 /// Attaches a reader.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3259,7 +3265,7 @@ pub struct ChannelAttachRequest {
     /// First message.
     #[prost(enumeration = "ChannelFrom", tag = "3")]
     pub from: i32,
-    /// Messages that the reader holds at a time, at most the channel's slots; 0 means 1.
+    /// Messages that the reader holds at a time, at most the channel's slots, and 7 of a channel that drops; 0 means 1.
     #[prost(uint32, tag = "4")]
     pub hold: u32,
     /// Time to wait for a channel that does not exist yet, in milliseconds; 0: not at all.
@@ -3268,6 +3274,9 @@ pub struct ChannelAttachRequest {
     /// Time for the rest, in milliseconds; 0 means the sidecar's default.
     #[prost(uint64, tag = "6")]
     pub deadline_ms: u64,
+    /// Set if the reader knows rings that drop messages. Without it only channels that block can be read.
+    #[prost(bool, tag = "7")]
+    pub takes_gaps: bool,
 }
 /// The reader is attached: its writer knows of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3411,6 +3420,9 @@ pub struct ChannelReaderStatus {
     /// The way its messages take.
     #[prost(string, tag = "5")]
     pub route: ::prost::alloc::string::String,
+    /// Messages that it has been told of as dropped.
+    #[prost(uint64, tag = "6")]
+    pub dropped: u64,
 }
 /// Channels in the order of their names.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3426,6 +3438,39 @@ pub struct ChannelLayout {
     /// What each part is.
     #[prost(message, repeated, tag = "1")]
     pub parts: ::prost::alloc::vec::Vec<Descriptor>,
+}
+/// What becomes of a message whose reader is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ChannelPolicy {
+    /// The writer waits for it.
+    Block = 0,
+    /// The oldest messages are dropped; a reader goes on at the oldest one that is still there.
+    DropOldest = 1,
+    /// The same, and a reader goes on at the newest one.
+    Latest = 2,
+}
+impl ChannelPolicy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Block => "CHANNEL_POLICY_BLOCK",
+            Self::DropOldest => "CHANNEL_POLICY_DROP_OLDEST",
+            Self::Latest => "CHANNEL_POLICY_LATEST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CHANNEL_POLICY_BLOCK" => Some(Self::Block),
+            "CHANNEL_POLICY_DROP_OLDEST" => Some(Self::DropOldest),
+            "CHANNEL_POLICY_LATEST" => Some(Self::Latest),
+            _ => None,
+        }
+    }
 }
 /// First message of a new reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -4152,6 +4197,9 @@ pub struct PeerChannelAttach {
     /// Time for the rest, in milliseconds.
     #[prost(uint64, tag = "4")]
     pub deadline_ms: u64,
+    /// Set if the asking peer knows channels that drop messages. Without it only channels that block can be attached to.
+    #[prost(bool, tag = "5")]
+    pub takes_gaps: bool,
 }
 /// The peer is attached: the writer knows of it. No message comes before the first credit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4172,7 +4220,7 @@ pub struct PeerChannelAttached {
 /// A message of a channel, or a piece of one. Pieces come in order, without gaps. No reply.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerChannelMessage {
-    /// Sequence of the message.
+    /// Sequence of the message. In a channel that drops it may be later than the one after the last message: those between were dropped.
     #[prost(fixed64, tag = "1")]
     pub sequence: u64,
     /// Bytes of the whole message.
@@ -4194,7 +4242,8 @@ pub struct PeerChannelMessage {
 /// From the reading peer: what it has room for. No reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerChannelCredit {
-    /// Lowest sequence that a reader there has not given back. Messages below this plus the channel's slots may come.
+    /// Lowest sequence that a reader there has not given back. Messages below this plus the channel's slots may come. In a channel that
+    /// drops: the first sequence plus the messages that have landed; with the policy `latest`, one more may come.
     #[prost(fixed64, tag = "1")]
     pub next: u64,
     /// Bytes that have landed, of all messages together. At most 4 MiB more may be on their way.
@@ -4207,6 +4256,9 @@ pub struct PeerChannelEnd {
     /// Why.
     #[prost(enumeration = "PeerChannelOutcome", tag = "1")]
     pub outcome: i32,
+    /// Of a channel that drops, from its owner: messages that were written. Those after the last one that came were dropped.
+    #[prost(fixed64, tag = "2")]
+    pub written: u64,
 }
 /// Since version 8: a call about a mutable set of the asked peer. Sets are said by reference, or by name in `open`.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use prometheus::IntCounter;
+use tensorlane_memory::ring::Policy;
 
 use crate::exchange::Exchange;
 use crate::metrics::label::{
@@ -105,6 +106,9 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.channels.live.set(i64::try_from(channels.channels).unwrap_or(i64::MAX));
     metrics.channels.readers.set(i64::try_from(channels.readers).unwrap_or(i64::MAX));
     catch_up(&metrics.channels.messages, channels.written);
+    for policy in Policy::ALL.into_iter().filter(|policy| policy.drops()) {
+        catch_up(metrics.channels.dropped.at((policy,)), channels.dropped[policy as usize]);
+    }
     let pipes = exchange.pipe_totals();
     metrics.pipes.live.set(i64::try_from(pipes.pipes).unwrap_or(i64::MAX));
     metrics.pipes.listeners.set(i64::try_from(pipes.listeners).unwrap_or(i64::MAX));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus::{IntCounter, IntGauge, IntGaugeVec};
+use tensorlane_memory::ring::Policy;
 use tensorlane_proto::PeerName;
 use tensorlane_proto::failure::Reason;
 use tensorlane_proto::ledger::Cause;
@@ -90,6 +91,8 @@ pub struct Channels {
     pub readers: IntGauge,
     /// Messages that were written.
     pub messages: IntCounter,
+    /// Messages that readers were told of as dropped, by the policy of their channel.
+    pub dropped: Counters<(Policy,)>,
 }
 
 /// Metrics of pipes.
@@ -435,6 +438,11 @@ impl Channels {
             messages: make.counter(
                 "channel_messages_total",
                 "Messages written to channels of this peer, as their writers' rings say. Not counted: those written after the last look at a ring that ended.",
+            )?,
+            dropped: make.counters(
+                "channel_dropped_messages_total",
+                &["policy"],
+                "Messages that readers here were told of as dropped, once for each reader. Not counted: messages that a reader has not come to.",
             )?,
         })
     }

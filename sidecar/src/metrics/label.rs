@@ -1,5 +1,6 @@
 //! Labels: words from enums, so that the number of series is known when this is compiled.
 
+use tensorlane_memory::ring::Policy;
 use tensorlane_proto::failure::Reason;
 use tensorlane_proto::frame::FrameError;
 use tensorlane_proto::ledger::Cause;
@@ -615,6 +616,18 @@ impl Label for Transport {
 
     fn as_str(self) -> &'static str {
         Transport::as_str(self)
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl Label for Policy {
+    const ALL: &'static [Self] = &Policy::ALL;
+
+    fn as_str(self) -> &'static str {
+        Policy::as_str(self)
     }
 
     fn index(self) -> usize {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::proto::MetricFamily;
+use tensorlane_memory::ring::Policy;
 use tensorlane_proto::failure::Reason;
 use tensorlane_proto::ledger::Cause;
 use tensorlane_proto::negotiate::{Transport, Why};
@@ -78,13 +79,14 @@ fn everything() -> Vec<MetricFamily> {
     use_all(&metrics.moves.get_bytes);
     use_all(&metrics.moves.get_seconds);
     use_all(&metrics.moves.fallbacks);
+    use_all(&metrics.channels.dropped);
     registry.gather()
 }
 
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 77);
+    assert_eq!(families.len(), 78);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -110,6 +112,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<Transport>(&mut words);
     of::<Why>(&mut words);
     of::<Cause>(&mut words);
+    of::<Policy>(&mut words);
     of::<ArenaState>(&mut words);
     of::<Kind>(&mut words);
     of::<Wait>(&mut words);

@@ -57,7 +57,7 @@ pub trait ChannelSink: Send + Sync {
     /// It is not what may come.
     fn message(&self, message: &v1::PeerChannelMessage) -> Result<(), Misuse>;
     /// Nothing more comes: why, or none where the connection is lost.
-    fn ended(&self, outcome: Option<v1::PeerChannelOutcome>);
+    fn ended(&self, end: Option<v1::PeerChannelEnd>);
 }
 
 /// End of an attachment.
@@ -84,7 +84,7 @@ pub type TellAttached =
 
 /// A sink, or what came before it was there.
 enum Sink {
-    Coming(Option<v1::PeerChannelOutcome>),
+    Coming(Option<v1::PeerChannelEnd>),
     There(Arc<dyn ChannelSink>),
 }
 
@@ -173,15 +173,15 @@ impl ChannelLine {
             let mut inner = link.channels.0.lock();
             let entry = inner.sinks.get_mut(&self.call).ok_or_else(lost)?;
             match std::mem::replace(entry, Sink::There(Arc::clone(sink))) {
-                Sink::Coming(Some(outcome)) => {
+                Sink::Coming(Some(end)) => {
                     inner.sinks.remove(&self.call);
-                    Some(outcome)
+                    Some(end)
                 }
                 _ => None,
             }
         };
-        if let Some(outcome) = early {
-            sink.ended(Some(outcome));
+        if let Some(end) = early {
+            sink.ended(Some(end));
         }
         Ok(())
     }
@@ -203,13 +203,20 @@ impl ChannelLine {
         true
     }
 
-    /// Ends the attachment from this side: of a channel of ours with the outcome, else the reader leaves.
-    pub fn end(&self, outcome: v1::PeerChannelOutcome) {
-        let Some(link) = self.link.upgrade() else { return };
-        if outcome == v1::PeerChannelOutcome::Left && !link.channels.remove_sink(self.call) {
-            return;
+    /// Ends the attachment to a channel of another peer: its readers leave.
+    pub fn leave(&self) {
+        if let Some(link) = self.link.upgrade()
+            && link.channels.remove_sink(self.call)
+        {
+            link.submit(end_frame(self.call, v1::PeerChannelOutcome::Left));
         }
-        link.submit(end_frame(self.call, outcome));
+    }
+
+    /// Ends the attachment of a peer to a channel of ours.
+    pub fn finish(&self, end: &v1::PeerChannelEnd) {
+        if let Some(link) = self.link.upgrade() {
+            link.submit(frame::encode(PeerKind::ChannelEnd.into(), 0, self.call, end));
+        }
     }
 
     /// Starts a thread of the attachment, which ends with it. Returns whether there is one.
@@ -219,7 +226,7 @@ impl ChannelLine {
 }
 
 fn end_frame(call: u64, outcome: v1::PeerChannelOutcome) -> Vec<u8> {
-    let end = v1::PeerChannelEnd { outcome: outcome.into() };
+    let end = v1::PeerChannelEnd { outcome: outcome.into(), written: 0 };
     frame::encode(PeerKind::ChannelEnd.into(), 0, call, &end)
 }
 
@@ -279,7 +286,7 @@ pub(super) fn attached(
             effects.finish.push(Box::new(move || done(Ok(AttachedThere { message, line }))));
         }
         // The caller has gone meanwhile.
-        _ => line.end(v1::PeerChannelOutcome::Left),
+        _ => line.leave(),
     }
     shared.perform(effects);
     Ok(())
@@ -395,13 +402,13 @@ pub(super) fn frame(
         _ => {
             let end: v1::PeerChannelEnd = decode(header, &body)?;
             let outcome = v1::PeerChannelOutcome::try_from(end.outcome).map_err(|_| wrong(Misuse))?;
-            ended(link, call, outcome);
+            ended(link, call, outcome, end);
             Ok(())
         }
     }
 }
 
-fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome) {
+fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome, end: v1::PeerChannelEnd) {
     if outcome == v1::PeerChannelOutcome::Left {
         // Its thread takes it out: until then its number is taken, and it counts.
         let source = link.channels.0.lock().sources.get(&call).cloned();
@@ -414,7 +421,7 @@ fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome) {
         let mut inner = link.channels.0.lock();
         match inner.sinks.get_mut(&call) {
             Some(Sink::Coming(early)) => {
-                early.get_or_insert(outcome);
+                early.get_or_insert(end);
                 None
             }
             Some(Sink::There(_)) => inner.sinks.remove(&call),
@@ -422,7 +429,7 @@ fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome) {
         }
     };
     if let Some(Sink::There(sink)) = sink {
-        sink.ended(Some(outcome));
+        sink.ended(Some(end));
     }
 }
 

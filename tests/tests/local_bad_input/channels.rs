@@ -1,6 +1,6 @@
 //! Channels: sessions that speak of what is not theirs, and shapes that are none.
 
-use tensorlane_client::channel::{ChannelSpec, Read, ReadOptions, Timeout};
+use tensorlane_client::channel::{ChannelSpec, Policy, Read, ReadOptions, Timeout};
 use tensorlane_proto::Reason;
 use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
@@ -8,7 +8,7 @@ use tensorlane_tests::Sidecar;
 use tensorlane_tests::raw::RawSession;
 
 fn create(name: &str, slots: u32, slot_bytes: u64) -> v1::ChannelCreateRequest {
-    let spec = v1::ChannelSpec { name: name.to_owned(), slots, slot_bytes, readers_max: 0 };
+    let spec = v1::ChannelSpec { name: name.to_owned(), slots, slot_bytes, ..v1::ChannelSpec::default() };
     v1::ChannelCreateRequest { spec: Some(spec), key: 1, deadline_ms: 1_000 }
 }
 
@@ -58,7 +58,12 @@ fn shapes_names_and_numbers_out_of_their_bounds_are_refused_and_leave_nothing() 
         create("a", 4, 1 << 60),
         v1::ChannelCreateRequest::default(),
     ];
-    for request in wrong {
+    let unknown = |policy| {
+        let mut request = create("a", 4, 64);
+        request.spec.as_mut().unwrap().policy = policy;
+        request
+    };
+    for request in wrong.into_iter().chain([unknown(3), unknown(-1), unknown(i32::MAX)]) {
         let refused = session.call::<v1::ChannelCreateResponse>(SessionKind::ChannelCreate, &request);
         assert_eq!(refused.unwrap_err().reason, Reason::InvalidArgument, "{request:?}");
     }
@@ -93,5 +98,22 @@ fn a_writer_that_never_maps_or_never_answers_has_no_reader_and_leaves_nothing() 
     let client = sidecar.client();
     assert!(client.channels("").unwrap().is_empty());
     drop((writer, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_reader_that_knows_no_gaps_is_refused_by_a_channel_that_drops_and_leaves_nothing() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&ChannelSpec::new("c").policy(Policy::Latest)).unwrap();
+    let mut old = RawSession::begin_in(&sidecar, CHANNELS_SINCE);
+    let attach = v1::ChannelAttachRequest { name: "c".to_owned(), ..v1::ChannelAttachRequest::default() };
+    let refused = old.call::<v1::ChannelAttachResponse>(SessionKind::ChannelAttach, &attach).unwrap_err();
+    assert_eq!((refused.reason, refused.detail("policy")), (Reason::Unsupported, Some("latest")));
+    let many = v1::ChannelAttachRequest { takes_gaps: true, hold: 5, ..attach };
+    let refused = old.call::<v1::ChannelAttachResponse>(SessionKind::ChannelAttach, &many).unwrap_err();
+    assert_eq!((refused.reason, refused.detail("most")), (Reason::InvalidArgument, Some("4")));
+    assert_eq!(writer.write_bytes(b"on", Timeout::Now).unwrap().readers, 0);
+    drop((writer, old, client));
     sidecar.assert_all_free();
 }

@@ -32,14 +32,14 @@ fn reader(client: &Client, name: &str) -> ChannelReader {
 fn message(reader: &mut ChannelReader) -> Message {
     match reader.read(LONG).unwrap() {
         Read::Message(message) => message,
-        Read::End(end) => panic!("a message is there, not {end:?}"),
+        other => panic!("a message is there, not {other:?}"),
     }
 }
 
 fn end(reader: &mut ChannelReader) -> End {
     match reader.read(LONG).unwrap() {
         Read::End(end) => end,
-        Read::Message(message) => panic!("an end, not message {}", message.sequence()),
+        other => panic!("an end, not {other:?}"),
     }
 }
 

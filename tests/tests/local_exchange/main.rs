@@ -5,6 +5,7 @@ mod exchange;
 mod file_sets;
 mod mutable_sets;
 mod pipes;
+mod policies;
 mod repeats;
 mod sets;
 mod watch;

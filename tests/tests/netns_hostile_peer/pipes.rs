@@ -202,7 +202,7 @@ fn frames_of_pipes_and_channels_that_may_not_be_end_the_connection_and_nothing_e
             Box::new(|hostile| hostile.send(PeerKind::ChannelCredit, 0, 7, &credit))
         }),
         ("an end of a channel that is none", 9, {
-            let end = v1::PeerChannelEnd { outcome: 77 };
+            let end = v1::PeerChannelEnd { outcome: 77, ..Default::default() };
             Box::new(move |hostile| hostile.send(PeerKind::ChannelEnd, 0, 7, &end))
         }),
         ("an attachment to nothing", 9, {
@@ -320,7 +320,7 @@ fn messages_of_a_channel_that_may_not_be_end_the_connection_and_its_readers() {
         assert!(hostile.is_closed(), "{what}");
         let end = match reader.read(Timeout::After(Duration::from_secs(60))).unwrap() {
             Read::End(end) => end,
-            Read::Message(message) => panic!("{what} is message {}", message.sequence()),
+            other => panic!("{what} is {other:?}"),
         };
         assert_eq!(end, End::PeerLost, "{what}");
     }

@@ -29,14 +29,14 @@ fn reader(peers: &Peers, host: usize, name: &str) -> ChannelReader {
 fn read(reader: &mut ChannelReader) -> (u64, Vec<u8>) {
     match reader.read(LONG).unwrap() {
         Read::Message(message) => (message.sequence(), message.bytes().to_vec()),
-        Read::End(end) => panic!("a message is there, not {end:?}"),
+        other => panic!("a message is there, not {other:?}"),
     }
 }
 
 fn end(reader: &mut ChannelReader) -> End {
     match reader.read(LONG).unwrap() {
         Read::End(end) => end,
-        Read::Message(message) => panic!("an end, not message {}", message.sequence()),
+        other => panic!("an end, not {other:?}"),
     }
 }
 

@@ -6,6 +6,7 @@ mod exchange;
 mod mutable_sets;
 mod pipes;
 mod questions;
+mod policies;
 mod sets;
 mod steps;
 mod transports;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use tensorlane_client::SOCKETS_DEFAULT;
+use tensorlane_client::channel::Policy;
 #[cfg(feature = "kubernetes")]
 use tensorlane_client::set::mutable::Durability;
 use tensorlane_client::{
@@ -378,7 +379,10 @@ pub(crate) struct ChannelWrite {
     /// Number of readers that the first message waits for.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) expect_readers: u32,
-    /// Time to wait for a place for each message [default: for ever].
+    /// Policy for messages whose readers are slow: block, drop_oldest or latest.
+    #[arg(long, default_value_t = Policy::Block, value_parser = parse::policy, value_name = "POLICY")]
+    pub(crate) policy: Policy,
+    /// Time to wait for a place for each message, if the policy is to block [default: for ever].
     #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
 }

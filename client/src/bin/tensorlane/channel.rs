@@ -6,7 +6,8 @@ use std::io::{self, BufRead, Write};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tensorlane_client::channel::{
-    ChannelReaderStatus, ChannelSpec, ChannelStatus, ChannelWriter, End, Message, Read, ReadOptions, Timeout,
+    ChannelReaderStatus, ChannelSpec, ChannelStatus, ChannelWriter, End, Message, Policy, Read, ReadOptions,
+    Timeout, policy_of,
 };
 use tensorlane_client::{Client, Error};
 use tensorlane_proto::{Failure, Reason};
@@ -37,9 +38,10 @@ fn ls(client: &Client, output: &Output, args: &ChannelLs) -> Result<()> {
                     channel.readers.len().to_string(),
                     spec.slots.to_string(),
                     output::bytes(spec.slot_bytes),
+                    policy(channel).to_owned(),
                 ]
             };
-            let headings = ["NAME", "WRITER", "WRITTEN", "READERS", "SLOTS", "SLOT"];
+            let headings = ["NAME", "WRITER", "WRITTEN", "READERS", "SLOTS", "SLOT", "POLICY"];
             output.table(out, &headings, &channels.iter().map(row).collect::<Vec<_>>())
         },
     )?;
@@ -70,21 +72,32 @@ fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
             writeln!(out, "{}  written by {}", spec.name, writer(&channel))?;
             let (slots, slot, bytes) =
                 (spec.slots, output::bytes(spec.slot_bytes), output::bytes(channel.bytes));
-            writeln!(out, "{} messages, {slots} slots of {slot}, {bytes} of the arena", channel.written)?;
+            writeln!(
+                out,
+                "{} messages, {slots} slots of {slot}, {bytes} of the arena, {}",
+                channel.written,
+                policy(&channel)
+            )?;
             let row = |reader: &ChannelReaderStatus| {
                 vec![
                     reader.reader.to_string(),
                     reader.client.clone(),
                     reader.route.clone(),
                     behind(&channel, reader).to_string(),
+                    reader.dropped.to_string(),
                     if reader.waits { "yes" } else { "no" }.to_owned(),
                 ]
             };
             let rows: Vec<_> = channel.readers.iter().map(row).collect();
-            output.table(out, &["READER", "CLIENT", "ROUTE", "BEHIND", "WAITS"], &rows)
+            output.table(out, &["READER", "CLIENT", "ROUTE", "BEHIND", "DROPPED", "WAITS"], &rows)
         },
     )?;
     Ok(())
+}
+
+/// Policy of a channel, as people say it.
+fn policy(channel: &ChannelStatus) -> &'static str {
+    channel.spec.as_ref().and_then(policy_of).map_or("unknown", Policy::as_str)
 }
 
 /// Messages that a reader has not given back.
@@ -109,6 +122,7 @@ fn channel_json(channel: &ChannelStatus) -> Value {
             "route": reader.route,
             "next": reader.next,
             "behind": behind(channel, reader),
+            "dropped": reader.dropped,
             "waits": reader.waits,
         })
     };
@@ -120,6 +134,7 @@ fn channel_json(channel: &ChannelStatus) -> Value {
         "slots": spec.slots,
         "slot_bytes": spec.slot_bytes,
         "readers_max": spec.readers_max,
+        "policy": policy(channel),
         "bytes": channel.bytes,
         "readers": channel.readers.iter().map(reader).collect::<Vec<_>>(),
     })
@@ -144,6 +159,16 @@ fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
                 }
                 stdout.flush()?;
                 left -= 1;
+            }
+            Read::Gap { dropped, next } if args.raw => {
+                // The bytes are what was asked for, and nothing else may stand among them.
+                output.warn(&format!("{dropped} messages were dropped before message {next}"));
+            }
+            Read::Gap { dropped, next } => {
+                let gap = || json!({ "dropped": dropped, "next": next });
+                stdout
+                    .write_all(&output.state(gap, |out| writeln!(out, "{dropped} dropped before {next}"))?)?;
+                stdout.flush()?;
             }
             Read::End(End::Finished) => return Ok(()),
             Read::End(End::PeerLost) => {
@@ -182,7 +207,8 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
     let spec = ChannelSpec::new(&args.name)
         .slots(args.slots)
         .slot_bytes(args.slot_bytes)
-        .expect_readers(args.expect_readers);
+        .expect_readers(args.expect_readers)
+        .policy(args.policy);
     let mut writer = client.channel_writer(&spec)?;
     let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
     let mut sent = Sent::default();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tensorlane_client::Target;
+use tensorlane_client::channel::Policy;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::{DType, Range, Reference, Selection};
 
@@ -32,6 +33,11 @@ pub(crate) fn require(all: &[Requirement]) -> Require {
         same_node: all.contains(&Requirement::SameNode),
         encrypted: all.contains(&Requirement::Encrypted),
     }
+}
+
+/// Policy of a channel.
+pub(crate) fn policy(text: &str) -> Result<Policy, String> {
+    Policy::named(text).ok_or_else(|| format!("{text:?} is no policy; write block, drop_oldest or latest"))
 }
 
 /// `500ms`, `30s`, `10m`, `2h`, `1d`, or several together: `1h30m`.

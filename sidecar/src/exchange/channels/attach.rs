@@ -22,7 +22,7 @@ use super::super::lookup::There;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::super::{Caller, Done, Exchange};
 use super::table::{self, Added, Party, Spec};
-use super::{Attached, LOCAL, check_hold};
+use super::{Attached, LOCAL, check_reader};
 use crate::cancel::Cancel;
 use crate::session::SessionLink;
 use crate::store::{AllocRequest, whole};
@@ -35,6 +35,7 @@ pub(super) struct Attach {
     name: TensorName,
     from: i32,
     hold: u32,
+    takes_gaps: bool,
     wait: Duration,
     deadline: Duration,
     state: Mutex<State>,
@@ -119,7 +120,7 @@ impl Attach {
             Err(failure) => return done(Err(failure)),
         };
         let times = (request.wait_ms, request.deadline_ms);
-        let asks = (request.from, request.hold);
+        let asks = (request.from, request.hold, request.takes_gaps);
         Self::begin_for(exchange, (Who::Session(link), caller.cancel), name, asks, times, done);
     }
 
@@ -134,14 +135,14 @@ impl Attach {
         let client = Arc::from(format!("peer {peer}"));
         let who = Who::Peer { session, client, peer: peer.clone() };
         let times = (asked.wait_ms, asked.deadline_ms);
-        Self::begin_for(exchange, (who, gone), name, (asked.from, 1), times, done);
+        Self::begin_for(exchange, (who, gone), name, (asked.from, 1, asked.takes_gaps), times, done);
     }
 
     fn begin_for(
         exchange: &Arc<Exchange>,
         (who, cancel): (Who, Cancel),
         name: TensorName,
-        (from, hold): (i32, u32),
+        (from, hold, takes_gaps): (i32, u32, bool),
         (wait_ms, deadline_ms): (u64, u64),
         done: Done<Attached>,
     ) {
@@ -153,7 +154,8 @@ impl Attach {
         };
         let state = Mutex::new(State { found: false, done: Some(done), entry: None, asked: None });
         let exchange = Arc::clone(exchange);
-        let attach = Arc::new(Self { exchange, cancel, who, name, from, hold, wait, deadline, state });
+        let attach =
+            Arc::new(Self { exchange, cancel, who, name, from, hold, takes_gaps, wait, deadline, state });
         let leaving = Arc::downgrade(&attach);
         attach.cancel.on_cancel(Arc::new(move || {
             if let Some(attach) = leaving.upgrade() {
@@ -218,7 +220,7 @@ impl Attach {
         let (added, spec, writer, ring) = {
             let mut table = exchange.channels.table.lock();
             if let Some(channel) = table.channel(channel) {
-                check_hold(self.hold, channel.spec.slots)?;
+                check_reader(&channel.spec, self.hold, self.takes_gaps)?;
             }
             let added = table.add_reader(channel, self.who.party(), cursor.clone())?;
             exchange.channels.asked.lock().insert(added.reader, Arc::clone(self));

@@ -4,10 +4,13 @@
 //!   Window (owner's side): may this message begin, may these bytes go?      Arrivals (reader's side): may this frame come?
 //!         given back + slots > sequence; eight layouts; 4 MiB not landed <── ChannelCredit {given back, landed}
 //! ```
-//! Nothing is sent that has no place: a place is promised when every reader there has given it back.
+//! Nothing is sent that has no place: a place is promised when every reader there has given it back. In a channel that drops, no reader
+//! is waited for: a place is promised when a message has landed, and sequences have gaps. With the policy `latest` one message at a
+//! time is on its way, so that what arrives is one transfer old at most.
 
 use std::collections::VecDeque;
 
+use tensorlane_memory::ring::Policy;
 use tensorlane_proto::frame::CHANNEL_WINDOW;
 use tensorlane_proto::generated as v1;
 
@@ -21,10 +24,11 @@ const TELL_FROM: u64 = CHANNEL_WINDOW / 4;
 /// Room at the other end, as its owner knows it.
 #[derive(Debug)]
 pub(super) struct Window {
-    slots: u64,
-    /// Lowest sequence that a reader there has not given back; none before the first credit.
+    places: u64,
+    /// Lowest sequence that a reader there has not given back; none before the first credit. In a channel that drops, the first
+    /// sequence plus the messages that have landed.
     given_back: Option<u64>,
-    /// First sequence of which nothing was sent.
+    /// First sequence of which nothing was sent. In a channel that drops, the first sequence plus the messages that were.
     next: u64,
     /// Last uses of the last layouts.
     layouts: VecDeque<u64>,
@@ -35,11 +39,15 @@ pub(super) struct Window {
 /// Messages on their way, as the reader's side expects them.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    slots: u64,
+    drops: bool,
+    places: u64,
     slot_bytes: u64,
-    /// Promised: messages below this plus slots have a place.
+    /// Promised: messages below this plus places have a place.
     given_back: u64,
+    /// First sequence plus the messages that have landed.
     next: u64,
+    /// Sequence of the message under way, or the lowest of the next one.
+    sequence: u64,
     /// Bytes of the message under way, and how many have come; none between messages.
     part: Option<(u64, u64)>,
     landed: u64,
@@ -55,12 +63,17 @@ pub(super) struct Step {
     pub(super) tell: bool,
 }
 
+/// Messages that may be on their way.
+fn places(policy: Policy, slots: u32) -> u64 {
+    if policy == Policy::Latest { 1 } else { slots.into() }
+}
+
 // === impl Window ===
 
 impl Window {
-    pub(super) fn new(slots: u32, first: u64) -> Self {
-        let layouts = VecDeque::new();
-        Self { slots: slots.into(), given_back: None, next: first, layouts, sent: 0, landed: 0 }
+    pub(super) fn new(policy: Policy, slots: u32, first: u64) -> Self {
+        let (places, layouts) = (places(policy, slots), VecDeque::new());
+        Self { places, given_back: None, next: first, layouts, sent: 0, landed: 0 }
     }
 
     /// Returns whether the next message has a place, with another layout than the last one or not.
@@ -70,7 +83,7 @@ impl Window {
             Some(last) if new_layout && self.layouts.len() == LAYOUTS => *last < given_back,
             _ => true,
         };
-        has_layout && self.next < given_back.saturating_add(self.slots)
+        has_layout && self.next < given_back.saturating_add(self.places)
     }
 
     /// The next message begins.
@@ -115,9 +128,10 @@ impl Window {
 // === impl Arrivals ===
 
 impl Arrivals {
-    pub(super) fn new(slots: u32, slot_bytes: u64, first: u64) -> Self {
-        let slots = slots.into();
-        Self { slots, slot_bytes, given_back: first, next: first, part: None, landed: 0, told: 0 }
+    pub(super) fn new(policy: Policy, slots: u32, slot_bytes: u64, first: u64) -> Self {
+        let (drops, places) = (policy.drops(), places(policy, slots));
+        let (given_back, next, sequence) = (first, first, first);
+        Self { drops, places, slot_bytes, given_back, next, sequence, part: None, landed: 0, told: 0 }
     }
 
     /// Promises the places of what is below; the credit that says so.
@@ -132,6 +146,11 @@ impl Arrivals {
         self.given_back
     }
 
+    /// Returns the first sequence plus the messages that have landed.
+    pub(super) fn landed(&self) -> u64 {
+        self.next
+    }
+
     /// Takes in a frame.
     ///
     /// # Errors
@@ -139,14 +158,16 @@ impl Arrivals {
     pub(super) fn take(&mut self, message: &v1::PeerChannelMessage) -> Result<Step, Misuse> {
         let length = message.data.len() as u64;
         let at = match self.part {
-            None if self.next >= self.given_back.saturating_add(self.slots) => return Err(Misuse),
+            None if self.next >= self.given_back.saturating_add(self.places) => return Err(Misuse),
             None => 0,
             Some((bytes, _)) if bytes != message.bytes => return Err(Misuse),
             Some((_, at)) => at,
         };
         let begins_again = at > 0 && (message.same_layout || message.layout.is_some());
         let end = at.checked_add(length).ok_or(Misuse)?;
-        let wrong = message.sequence != self.next
+        // Only a message of a channel that drops may be a later one than is expected, and the last number of all has no next one.
+        let later = self.drops && at == 0 && message.sequence > self.sequence && message.sequence < u64::MAX;
+        let wrong = (message.sequence != self.sequence && !later)
             || message.offset != at
             || message.bytes > self.slot_bytes
             || end > message.bytes
@@ -159,8 +180,11 @@ impl Arrivals {
         let last = end == message.bytes;
         self.part = (!last).then_some((message.bytes, end));
         self.next += u64::from(last);
+        self.sequence = message.sequence + u64::from(last);
         self.landed += length;
-        Ok(Step { last, tell: self.landed - self.told >= TELL_FROM })
+        // Before the places are used up that were promised.
+        let makes_room = self.drops && last && self.next - self.given_back >= self.places.div_ceil(2);
+        Ok(Step { last, tell: makes_room || self.landed - self.told >= TELL_FROM })
     }
 }
 
@@ -180,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_window_is_closed_until_the_first_credit_and_then_has_the_slots() {
-        let mut window = Window::new(2, 5);
+        let mut window = Window::new(Policy::Block, 2, 5);
         assert!(!window.may_begin(false));
         window.credit(&credit(5, 0)).unwrap();
         for _ in 0..2 {
@@ -194,7 +218,7 @@ mod tests {
 
     #[test]
     fn bytes_on_their_way_are_bounded_until_they_land() {
-        let mut window = Window::new(2, 0);
+        let mut window = Window::new(Policy::Block, 2, 0);
         while window.may_send(CHANNEL_PIECE_MAX as u64) {
             window.send(CHANNEL_PIECE_MAX as u64);
         }
@@ -205,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_ninth_layout_waits_for_the_messages_of_the_first() {
-        let mut window = Window::new(64, 0);
+        let mut window = Window::new(Policy::Block, 64, 0);
         window.credit(&credit(0, 0)).unwrap();
         for _ in 0..LAYOUTS {
             window.begin(true, true);
@@ -217,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_credit_for_what_was_not_sent_is_misuse() {
-        let mut window = Window::new(2, 0);
+        let mut window = Window::new(Policy::Block, 2, 0);
         assert_eq!(window.credit(&credit(1, 0)), Err(Misuse));
         assert_eq!(window.credit(&credit(0, 1)), Err(Misuse));
         assert_eq!(window.credit(&credit(0, 0)), Ok(()));
@@ -225,7 +249,7 @@ mod tests {
 
     #[test]
     fn pieces_of_a_message_arrive_in_order_and_end_it_once() {
-        let mut arrivals = Arrivals::new(2, 100, 3);
+        let mut arrivals = Arrivals::new(Policy::Block, 2, 100, 3);
         assert_eq!(arrivals.take(&frame(3, 100, 0, 60)), Ok(Step { last: false, tell: false }));
         assert_eq!(arrivals.take(&frame(3, 100, 60, 40)), Ok(Step { last: true, tell: false }));
         assert_eq!(arrivals.take(&frame(4, 0, 0, 0)), Ok(Step { last: true, tell: false }));
@@ -237,7 +261,7 @@ mod tests {
     #[test]
     fn frames_that_cannot_be_are_misuse() {
         let arrivals = || {
-            let mut arrivals = Arrivals::new(4, 100, 0);
+            let mut arrivals = Arrivals::new(Policy::Block, 4, 100, 0);
             arrivals.take(&frame(0, 50, 0, 20)).unwrap();
             arrivals
         };
@@ -251,14 +275,15 @@ mod tests {
         ] {
             assert_eq!(arrivals().take(&wrong), Err(Misuse), "{wrong:?}");
         }
-        let mut fresh = Arrivals::new(4, 100, 0);
+        let mut fresh = Arrivals::new(Policy::Block, 4, 100, 0);
         assert_eq!(fresh.take(&frame(0, 101, 0, 20)), Err(Misuse), "larger than a slot");
         assert_eq!(fresh.take(&frame(0, u64::MAX, u64::MAX, 20)), Err(Misuse));
     }
 
     #[test]
     fn whatever_a_window_lets_go_arrivals_take() {
-        let (mut window, mut arrivals) = (Window::new(3, 9), Arrivals::new(3, 1 << 20, 9));
+        let (mut window, mut arrivals) =
+            (Window::new(Policy::Block, 3, 9), Arrivals::new(Policy::Block, 3, 1 << 20, 9));
         let mut given_back = 9;
         window.credit(&arrivals.grant(given_back)).unwrap();
         for sequence in 9..500u64 {
@@ -284,5 +309,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_message_of_a_channel_that_drops_may_skip_and_never_go_back() {
+        let mut arrivals = Arrivals::new(Policy::DropOldest, 4, 100, 3);
+        assert_eq!(arrivals.take(&frame(7, 100, 0, 60)), Ok(Step { last: false, tell: false }));
+        assert_eq!(arrivals.take(&frame(8, 100, 60, 40)), Err(Misuse), "in the middle of another one");
+        assert_eq!(arrivals.take(&frame(7, 100, 60, 40)), Ok(Step { last: true, tell: false }));
+        assert_eq!(arrivals.take(&frame(7, 1, 0, 1)), Err(Misuse));
+        assert_eq!(arrivals.take(&frame(u64::MAX, 1, 0, 1)), Err(Misuse));
+        assert_eq!(arrivals.take(&frame(9, 1, 0, 1)), Ok(Step { last: true, tell: true }));
+        assert_eq!(arrivals.landed(), 5);
+        let mut blocks = Arrivals::new(Policy::Block, 4, 100, 3);
+        assert_eq!(blocks.take(&frame(4, 1, 0, 1)), Err(Misuse));
+    }
+
+    #[test]
+    fn one_message_of_latest_is_on_its_way_at_a_time() {
+        let (mut window, mut arrivals) =
+            (Window::new(Policy::Latest, 8, 5), Arrivals::new(Policy::Latest, 8, 64, 5));
+        window.credit(&arrivals.grant(5)).unwrap();
+        for sequence in [5, 100, 101, 7_000] {
+            assert!(window.may_begin(false));
+            window.begin(false, false);
+            window.send(1);
+            assert!(!window.may_begin(false));
+            assert_eq!(arrivals.take(&frame(sequence, 1, 0, 1)), Ok(Step { last: true, tell: true }));
+            let landed = arrivals.landed();
+            window.credit(&arrivals.grant(landed)).unwrap();
+        }
+        assert_eq!(arrivals.take(&frame(7_001, 1, 0, 1)), Ok(Step { last: true, tell: true }));
+        assert_eq!(arrivals.take(&frame(7_002, 1, 0, 1)), Err(Misuse), "it was not promised");
     }
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tensorlane_memory::ring::{self, RingShape, RingState};
+use tensorlane_memory::ring::{self, Policy, RingShape, RingState};
 use tensorlane_memory::{Block, Purpose, Watch, passing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
@@ -54,6 +54,8 @@ pub(super) struct Channels {
     leaving: Mutex<HashMap<SessionId, Watch>>,
     /// Messages of channels that have ended.
     written: AtomicU64,
+    /// Messages that readers which have ended were told of as dropped, by policy.
+    dropped: [AtomicU64; Policy::ALL.len()],
     /// Number of the last reader that is a peer.
     last_peer: AtomicU64,
     /// Channels of other peers that are read here.
@@ -63,6 +65,7 @@ pub(super) struct Channels {
 /// A channel that was made.
 pub struct Created {
     channel: u64,
+    policy: Policy,
     /// The ring.
     pub ring: Block,
 }
@@ -93,6 +96,8 @@ pub struct ChannelTotals {
     pub readers: usize,
     /// Messages that were written, in the life of the sidecar.
     pub written: u64,
+    /// Messages that readers were told of as dropped, by policy.
+    pub dropped: [u64; Policy::ALL.len()],
 }
 
 // === impl Created ===
@@ -100,7 +105,8 @@ pub struct ChannelTotals {
 impl Created {
     /// The answer.
     pub fn message(&self) -> v1::ChannelCreateResponse {
-        v1::ChannelCreateResponse { channel: self.channel, ring: Some(whole(&self.ring)) }
+        let policy = policy_message(self.policy).into();
+        v1::ChannelCreateResponse { channel: self.channel, ring: Some(whole(&self.ring)), policy }
     }
 }
 
@@ -156,6 +162,7 @@ impl Exchange {
             })?;
             ring::format_ring(&ring, shape)
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+            let policy = spec.policy;
             let writer = Party { session: link.id(), client: Arc::clone(link.client()) };
             let created = exchange.channels.table.lock().create(writer, key, spec, ring.clone());
             let (channel, waited) = created?;
@@ -165,7 +172,7 @@ impl Exchange {
                 exchange.channels_of_session_ended(link.id());
                 return Err(Failure::new(Reason::Cancelled, "the session has ended"));
             }
-            Ok(Created { channel, ring })
+            Ok(Created { channel, policy, ring })
         });
     }
 
@@ -299,11 +306,19 @@ impl Exchange {
         };
         let own = |channel: &&Channel<Block>| channel.peer.is_none();
         let open = table.channels().filter(own).filter(|channel| channel.writer.is_some());
+        let mut dropped = self.channels.dropped.each_ref().map(|ended| ended.load(Ordering::Relaxed));
+        for channel in table.channels().filter(|channel| channel.spec.policy.drops()) {
+            let sum = &mut dropped[channel.spec.policy as usize];
+            for reader in channel.readers.values().filter(|reader| reader.standing == Standing::Attached) {
+                *sum = sum.saturating_add(ring::inspect_cursor(&reader.cursor).dropped);
+            }
+        }
         let written = open.map(|channel| ring::inspect_ring(&channel.ring).head).fold(0, u64::saturating_add);
         ChannelTotals {
             channels: table.channels().filter(own).count(),
             readers: table.channels().map(attached).sum(),
             written: written.saturating_add(self.channels.written.load(Ordering::Relaxed)),
+            dropped,
         }
     }
 
@@ -390,9 +405,7 @@ impl Exchange {
             && channel.writer.as_ref().is_some_and(|(party, _)| party.session == session)
         {
             let head = ring::inspect_ring(&channel.ring).head;
-            // A head that lies must not make the sum smaller.
-            let sum = |written: u64| Some(written.saturating_add(head));
-            let _ = self.channels.written.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+            add(&self.channels.written, head);
         }
     }
 
@@ -400,7 +413,13 @@ impl Exchange {
         for effect in effects {
             match effect {
                 Effect::EndRing(ring) => ring::mark_lost(&ring),
-                Effect::EndCursor(cursor) => ring::mark_gone(&cursor),
+                Effect::EndCursor(cursor, policy) => {
+                    ring::mark_gone(&cursor);
+                    if policy.drops() {
+                        let dropped = ring::inspect_cursor(&cursor).dropped;
+                        add(&self.channels.dropped[policy as usize], dropped);
+                    }
+                }
                 Effect::Pin { session, ring } => self.store.pin(session, vec![ring]),
                 Effect::Refuse { reader } => {
                     let attach = self.channels.asked.lock().remove(&reader);
@@ -422,11 +441,18 @@ impl Exchange {
     }
 }
 
+/// Adds what a ring or a cursor says. A number that lies does not make the sum smaller.
+fn add(sum: &AtomicU64, more: u64) {
+    let added = |before: u64| Some(before.saturating_add(more));
+    let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, added);
+}
+
 /// A shape as it was asked for, proven.
 fn shape_of(spec: &v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
     let invalid = |message: String| Failure::new(Reason::InvalidArgument, message);
     let name = tensor_name(&spec.name)?;
-    let shape = RingShape::new(spec.slots, spec.slot_bytes)
+    let policy = policy_of(spec)?;
+    let shape = RingShape::of(policy, spec.slots, spec.slot_bytes)
         .map_err(|error| invalid(error.to_string()).with("channel", &spec.name))?;
     if spec.readers_max > READERS_MAX {
         let message =
@@ -434,27 +460,63 @@ fn shape_of(spec: &v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
         return Err(invalid(message).with("readers_max", spec.readers_max));
     }
     let readers_max = if spec.readers_max == 0 { READERS_MAX } else { spec.readers_max };
-    Ok((Spec { name, slots: spec.slots, slot_bytes: spec.slot_bytes, readers_max }, shape))
+    Ok((Spec { name, slots: spec.slots, slot_bytes: spec.slot_bytes, readers_max, policy }, shape))
 }
 
 fn spec_message(spec: &Spec) -> v1::ChannelSpec {
-    let Spec { name, slots, slot_bytes, readers_max } = spec;
+    let Spec { name, slots, slot_bytes, readers_max, policy } = spec;
     v1::ChannelSpec {
         name: name.to_string(),
         slots: *slots,
         slot_bytes: *slot_bytes,
         readers_max: *readers_max,
+        policy: policy_message(*policy).into(),
     }
 }
 
-/// Checks that a reader may hold so many messages.
-fn check_hold(hold: u32, slots: u32) -> Result<(), Failure> {
-    if hold <= slots {
+fn policy_message(policy: Policy) -> v1::ChannelPolicy {
+    match policy {
+        Policy::Block => v1::ChannelPolicy::Block,
+        Policy::DropOldest => v1::ChannelPolicy::DropOldest,
+        Policy::Latest => v1::ChannelPolicy::Latest,
+    }
+}
+
+fn policy_of(spec: &v1::ChannelSpec) -> Result<Policy, Failure> {
+    match v1::ChannelPolicy::try_from(spec.policy) {
+        Ok(v1::ChannelPolicy::Block) => Ok(Policy::Block),
+        Ok(v1::ChannelPolicy::DropOldest) => Ok(Policy::DropOldest),
+        Ok(v1::ChannelPolicy::Latest) => Ok(Policy::Latest),
+        Err(_) => {
+            let message = format!(
+                "{} is no policy of a channel that this sidecar knows; choose block, drop_oldest or latest, or update it",
+                spec.policy
+            );
+            Err(Failure::new(Reason::InvalidArgument, message).with("policy", spec.policy))
+        }
+    }
+}
+
+/// Checks that a reader knows rings of the channel's policy, and may hold so many messages.
+fn check_reader(spec: &Spec, hold: u32, takes_gaps: bool) -> Result<(), Failure> {
+    let Spec { name, slots, policy, .. } = spec;
+    if policy.drops() && !takes_gaps {
+        let message = format!(
+            "the channel {name} drops messages ({policy}), and this reader's release knows channels alone that block; update it, or              write the channel with the policy block"
+        );
+        return Err(Failure::new(Reason::Unsupported, message).with("policy", policy));
+    }
+    let most = if policy.drops() { ring::HOLDS.min(*slots) } else { *slots };
+    if hold <= most {
         return Ok(());
     }
-    let message =
-        format!("a reader cannot hold {hold} messages of a channel of {slots} slots; hold at most {slots}");
-    Err(Failure::new(Reason::InvalidArgument, message).with("hold", hold).with("slots", slots))
+    let message = format!(
+        "a reader cannot hold {hold} messages of a channel of {slots} slots with the policy {policy}; hold at most {most}"
+    );
+    Err(Failure::new(Reason::InvalidArgument, message)
+        .with("hold", hold)
+        .with("slots", slots)
+        .with("most", most))
 }
 
 fn name_of(status: &v1::ChannelStatus) -> &str {
@@ -470,6 +532,7 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
             reader: *number,
             client: reader.party.client.to_string(),
             next: cursor.next,
+            dropped: cursor.dropped,
             waits: cursor.asleep,
             route: if relay::is_peer(reader.party.session) { replica::ROUTE } else { LOCAL }.to_owned(),
         }

@@ -3,6 +3,9 @@
 //! One thread an attachment, started and ended by the connection. It waits for messages, for credit and for the connection to take
 //! more; each of these waits ends when the attachment does. A place of the ring is given back when its bytes are on the connection,
 //! so the writer waits for the peer once the peer has no place either.
+//!
+//! In a channel that drops nobody waits: a message is read when the peer has a place for it, so that it is the newest then, or the
+//! oldest that is there. What was dropped meanwhile shows in its sequence.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -37,6 +40,8 @@ pub(super) struct Relay {
     exchange: Weak<Exchange>,
     session: SessionId,
     reader: u64,
+    drops: bool,
+    first: u64,
     /// Taken by the thread.
     ring: Mutex<Option<RingReader>>,
     closer: RingCloser,
@@ -68,10 +73,12 @@ impl Relay {
             exchange: Arc::downgrade(exchange),
             session,
             reader: attached.reader,
+            drops: attached.spec.policy.drops(),
+            first: *first,
             closer: ring.closer(),
             ring: Mutex::new(Some(ring)),
             closed: AtomicBool::new(false),
-            window: Mutex::new(Window::new(attached.spec.slots, *first)),
+            window: Mutex::new(Window::new(attached.spec.policy, attached.spec.slots, *first)),
             credited: Condvar::new(),
         }))
     }
@@ -106,7 +113,9 @@ impl Relay {
     /// Sends a message. Returns whether the attachment goes on.
     fn send(&self, line: &ChannelLine, message: &Message, layout: &mut Option<Arc<[u8]>>) -> bool {
         let said = Said { has: !message.layout().is_empty(), new: is_new(message, layout.as_ref()) };
-        if !self.wait(|window| window.may_begin(said.new), |window| window.begin(said.has, said.new)) {
+        // A ring that drops has a place for every layout.
+        let new = said.new && !self.drops;
+        if !self.wait(|window| window.may_begin(new), |window| window.begin(said.has, new)) {
             return false;
         }
         if said.new {
@@ -143,26 +152,34 @@ impl Relay {
     }
 
     /// Sends all messages until the end; how it was, unless the peer is gone.
-    fn send_all(&self, line: &ChannelLine, mut ring: RingReader) -> Option<v1::PeerChannelOutcome> {
-        let mut layout = None;
-        loop {
+    fn send_all(&self, line: &ChannelLine, mut ring: RingReader) -> Option<v1::PeerChannelEnd> {
+        let (mut layout, mut written) = (None, self.first);
+        let outcome = loop {
+            // Nothing is held while there is no place for it.
+            if self.drops && !self.wait(|window| window.may_begin(false), |_| ()) {
+                return None;
+            }
             match ring.read(Deadline::Never, &|| self.is_closed()) {
                 Ok(Read::Message(message)) => {
                     if !self.send(line, &message, &mut layout) {
                         return None;
                     }
+                    written = message.sequence() + 1;
                 }
-                Ok(Read::Finished) => return Some(v1::PeerChannelOutcome::Finished),
-                Ok(Read::Lost | Read::Cut) => return Some(v1::PeerChannelOutcome::Lost),
+                Ok(Read::Gap { next, .. }) => written = next,
+                Ok(Read::Finished) => break v1::PeerChannelOutcome::Finished,
+                Ok(Read::Lost | Read::Cut) => break v1::PeerChannelOutcome::Lost,
                 Err(error @ ReadError::Damaged { .. }) => {
                     tracing::warn!(reader = self.reader, %error, "a channel that a peer reads has ended");
-                    return Some(v1::PeerChannelOutcome::Lost);
+                    break v1::PeerChannelOutcome::Lost;
                 }
                 // Marked by whoever ended its reader, or closed.
                 Err(_) if self.is_closed() => return None,
-                Err(_) => return Some(v1::PeerChannelOutcome::Lost),
+                Err(_) => break v1::PeerChannelOutcome::Lost,
             }
-        }
+        };
+        let written = if self.drops { written } else { 0 };
+        Some(v1::PeerChannelEnd { outcome: outcome.into(), written })
     }
 }
 
@@ -189,12 +206,12 @@ impl ChannelSource for Relay {
 
     fn pump(&self, line: &ChannelLine) {
         let Some(ring) = self.ring.lock().take() else { return };
-        let outcome = self.send_all(line, ring);
+        let end = self.send_all(line, ring);
         if let Some(exchange) = self.exchange.upgrade() {
             exchange.end_reader(self.session, self.reader, false);
         }
-        if let Some(outcome) = outcome {
-            line.end(outcome);
+        if let Some(end) = end {
+            line.finish(&end);
         }
     }
 }

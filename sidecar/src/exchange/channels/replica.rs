@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tensorlane_memory::ring::{self, Deadline, First, Layout, RingReaders, RingWriter};
+use tensorlane_memory::ring::{self, Claimed, Deadline, First, Layout, RingReaders, RingWriter};
 use tensorlane_memory::{Block, Purpose};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
@@ -68,6 +68,8 @@ struct Inbox {
     arrivals: Arrivals,
     /// Layout of the message under way.
     layout: Incoming,
+    /// Slot of the message under way, in a ring that drops.
+    claimed: Option<Claimed>,
 }
 
 enum Incoming {
@@ -95,6 +97,7 @@ pub(super) struct Wanted {
     pub(super) cancel: Cancel,
     pub(super) from: v1::ChannelFrom,
     pub(super) hold: u32,
+    pub(super) takes_gaps: bool,
     pub(super) until: Instant,
 }
 
@@ -122,7 +125,8 @@ impl Exchange {
             ms => self.deadline(ms).saturating_duration_since(now),
         };
         let until = now + wait + rest;
-        let wanted = Wanted { link, cancel, from: request.from(), hold: request.hold, until };
+        let (from, hold, takes_gaps) = (request.from(), request.hold, request.takes_gaps);
+        let wanted = Wanted { link, cancel, from, hold, takes_gaps, until };
         if let Some(joining) = self.join_replica(&place) {
             return self.on_worker(done, move |_| joining.attach(&wanted));
         }
@@ -132,6 +136,7 @@ impl Exchange {
             from: request.from,
             wait_ms: millis(wait),
             deadline_ms: millis(rest).max(1),
+            takes_gaps,
         };
         let (exchange, peer) = (Arc::clone(self), place.0.clone());
         let call = peers.attach_channel(&peer, message, until, move |outcome| match outcome {
@@ -235,8 +240,9 @@ fn open(
             readers: writing.readers(),
             inbox: Mutex::new(Inbox {
                 ring: writing,
-                arrivals: Arrivals::new(spec.slots, spec.slot_bytes, first),
+                arrivals: Arrivals::new(spec.policy, spec.slots, spec.slot_bytes, first),
                 layout: Incoming::Plain,
+                claimed: None,
             }),
             spec,
             state: Mutex::new(State { joining: 1, over: false }),
@@ -254,15 +260,24 @@ fn open(
     }
     let sink: Arc<dyn ChannelSink> = Arc::clone(&replica) as Arc<dyn ChannelSink>;
     let tending = Arc::clone(&replica);
-    let begun = line.listen(&sink).and_then(|()| match line.spawn("tl-channel-in", move || tending.tend()) {
-        true => Ok(()),
-        false => {
-            Err(Failure::new(Reason::LimitExceeded, "no thread for a channel of another peer; retry later"))
+    let begun = line.listen(&sink).and_then(|()| {
+        if replica.spec.policy.drops() {
+            // Nobody waits for its readers: what has landed makes room.
+            let credit = replica.inbox.lock().arrivals.grant(first);
+            line.credit(&credit);
+            return Ok(());
+        }
+        match line.spawn("tl-channel-in", move || tending.tend()) {
+            true => Ok(()),
+            false => {
+                let message = "no thread for a channel of another peer; retry later";
+                Err(Failure::new(Reason::LimitExceeded, message))
+            }
         }
     });
     if let Err(failure) = begun {
         replica.end(exchange, None);
-        line.end(v1::PeerChannelOutcome::Left);
+        line.leave();
         if let Ok(attached) = &attached {
             exchange.end_reader(wanted.link.id(), attached.reader, false);
         }
@@ -307,8 +322,8 @@ impl Replica {
         from: First,
     ) -> Result<Attached, Failure> {
         exchange.end_detached_of_leaving();
-        let Wanted { link, cancel, until, hold, .. } = wanted;
-        super::check_hold(*hold, self.spec.slots)?;
+        let Wanted { link, cancel, until, hold, takes_gaps, .. } = wanted;
+        super::check_reader(&self.spec, *hold, *takes_gaps)?;
         let bytes = ring::CURSOR_BYTES;
         let alloc =
             AllocRequest { writer: Some(link), purpose: Purpose::Put, bytes, deadline: *until, cancel };
@@ -374,16 +389,19 @@ impl Replica {
         };
         if unused {
             self.forget(exchange);
-            self.line.end(v1::PeerChannelOutcome::Left);
+            self.line.leave();
         }
     }
 
     /// Ends it: why, or none where the connection is lost.
-    fn end(&self, exchange: &Exchange, outcome: Option<v1::PeerChannelOutcome>) {
+    fn end(&self, exchange: &Exchange, end: Option<v1::PeerChannelEnd>) {
         if std::mem::replace(&mut self.state.lock().over, true) {
             return;
         }
-        match outcome {
+        if let Some(end) = end {
+            self.inbox.lock().ring.finish_at(end.written);
+        }
+        match end.map(|end| end.outcome()) {
             Some(v1::PeerChannelOutcome::Finished) => self.inbox.lock().ring.finish(),
             Some(_) => ring::mark_lost(&self.ring),
             None => ring::mark_cut(&self.ring),
@@ -415,18 +433,30 @@ impl Replica {
                 (None, false) => Incoming::Plain,
             };
         }
-        inbox.ring.write_ahead(message.offset, &message.data).map_err(|_| Misuse)?;
-        if step.last {
-            let layout = match &inbox.layout {
-                Incoming::Plain => Layout::Plain,
-                Incoming::Same => Layout::Same,
-                Incoming::New(layout) => Layout::New(layout),
-            };
-            // It has room, or more was sent than there was credit for.
+        let layout = match &inbox.layout {
+            Incoming::Plain => Layout::Plain,
+            Incoming::Same => Layout::Same,
+            Incoming::New(layout) => Layout::New(layout),
+        };
+        let drops = self.spec.policy.drops();
+        if drops && message.offset == 0 {
             let slot = inbox.ring.claim(layout, Deadline::Now, &|| false).map_err(|_| Misuse)?;
-            slot.publish(message.bytes);
+            inbox.claimed = Some(slot.keep());
         }
-        let given_back = inbox.arrivals.given_back();
+        inbox.ring.write_ahead(message.offset, &message.data).map_err(|_| Misuse)?;
+        match (step.last, drops) {
+            (false, _) => {}
+            (true, false) => {
+                // It has room, or more was sent than there was credit for.
+                let slot = inbox.ring.claim(layout, Deadline::Now, &|| false).map_err(|_| Misuse)?;
+                slot.publish(message.bytes);
+            }
+            (true, true) => {
+                let claimed = inbox.claimed.take().ok_or(Misuse)?;
+                inbox.ring.kept(claimed).publish_as(message.sequence, message.bytes);
+            }
+        }
+        let given_back = if drops { inbox.arrivals.landed() } else { inbox.arrivals.given_back() };
         Ok(step.tell.then(|| inbox.arrivals.grant(given_back)))
     }
 }
@@ -439,9 +469,9 @@ impl ChannelSink for Replica {
         Ok(())
     }
 
-    fn ended(&self, outcome: Option<v1::PeerChannelOutcome>) {
+    fn ended(&self, end: Option<v1::PeerChannelEnd>) {
         if let Some(exchange) = self.exchange.upgrade() {
-            self.end(&exchange, outcome);
+            self.end(&exchange, end);
         }
     }
 }
@@ -484,8 +514,9 @@ mod tests {
             readers: writing.readers(),
             inbox: Mutex::new(Inbox {
                 ring: writing,
-                arrivals: Arrivals::new(spec.slots, spec.slot_bytes, 0),
+                arrivals: Arrivals::new(spec.policy, spec.slots, spec.slot_bytes, 0),
                 layout: Incoming::Plain,
+                claimed: None,
             }),
             spec,
             state: Mutex::default(),

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tensorlane_memory::ring::{RingShape, ShapeError};
+use tensorlane_memory::ring::{Policy, RingShape, ShapeError};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
@@ -42,6 +42,7 @@ pub(super) struct Spec {
     pub(super) slots: u32,
     pub(super) slot_bytes: u64,
     pub(super) readers_max: u32,
+    pub(super) policy: Policy,
 }
 
 /// A channel.
@@ -78,8 +79,8 @@ pub(super) enum Standing {
 pub(super) enum Effect<B> {
     /// No message will come: the ring says so, if its writer has not.
     EndRing(B),
-    /// The reader is no more: its cursor says so, and whoever waits for it is woken.
-    EndCursor(B),
+    /// The reader of a channel of that policy is no more: its cursor says so, and whoever waits for it is woken.
+    EndCursor(B, Policy),
     /// The writer is told that a reader has gone.
     TellGone { writer: SessionId, key: u64, reader: u64 },
     /// A reader that is asked for cannot be had.
@@ -114,7 +115,7 @@ pub(super) struct Table<B, W> {
 impl Spec {
     /// The shape of the ring, which was proven when the spec was read.
     pub(super) fn shape(&self) -> Result<RingShape, ShapeError> {
-        RingShape::new(self.slots, self.slot_bytes)
+        RingShape::of(self.policy, self.slots, self.slot_bytes)
     }
 }
 
@@ -329,7 +330,7 @@ impl<B: Clone, W> Table<B, W> {
             return Vec::new();
         }
         entry.standing = Standing::Gone;
-        let mut effects = vec![Effect::EndCursor(entry.cursor.clone())];
+        let mut effects = vec![Effect::EndCursor(entry.cursor.clone(), channel.spec.policy)];
         if maps {
             effects.push(Effect::Pin { session, ring: channel.ring.clone() });
         }
@@ -425,7 +426,8 @@ mod tests {
     }
 
     fn spec(name: &str, readers_max: u32) -> Spec {
-        Spec { name: TensorName::new(name).unwrap(), slots: 4, slot_bytes: 64, readers_max }
+        let (name, policy) = (TensorName::new(name).unwrap(), Policy::Block);
+        Spec { name, slots: 4, slot_bytes: 64, readers_max, policy }
     }
 
     type Numbered = Table<&'static str, &'static str>;
@@ -469,7 +471,7 @@ mod tests {
         assert!(table.ready(WRITER, added.reader));
         let effects = table.end_reader(READER, added.reader, false);
         let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
-        assert_eq!(effects, [Effect::EndCursor("cursor"), told]);
+        assert_eq!(effects, [Effect::EndCursor("cursor", Policy::Block), told]);
         assert_eq!(table.end_reader(READER, added.reader, false), [], "a second end is none");
         assert_eq!(table.channel(id).unwrap().readers.len(), 1);
         table.forget(WRITER, added.reader);
@@ -497,7 +499,10 @@ mod tests {
         assert!(
             table.add_reader(id, party(READER), "later").is_err_and(|f| f.reason == Reason::ChannelEnded)
         );
-        assert_eq!(table.end_reader(READER, drains.reader, false), [Effect::EndCursor("cursor")]);
+        assert_eq!(
+            table.end_reader(READER, drains.reader, false),
+            [Effect::EndCursor("cursor", Policy::Block)]
+        );
         assert_eq!(table.channels().count(), 0);
     }
 
@@ -510,7 +515,7 @@ mod tests {
         let effects = table.end_readers_of(READER);
         let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
         let pin = Effect::Pin { session: READER, ring: "ring" };
-        assert_eq!(effects, [Effect::EndCursor("cursor"), pin, told]);
+        assert_eq!(effects, [Effect::EndCursor("cursor", Policy::Block), pin, told]);
     }
 
     #[test]
