@@ -159,7 +159,7 @@ impl RingReader {
         }
         let number = inner.ring.load64(inner.shape.entry(position, entry::LAYOUT));
         if number != self.layout.0 {
-            let layout = inner.layout(sequence, number);
+            let layout = inner.layout(position, sequence, number);
             // What stood at its place may have been another one by then.
             if !holds::look_again(&Fence, || inner.is_at(position)) {
                 return Ok(None);
@@ -244,13 +244,14 @@ impl Holds {
 // === impl RingWriter ===
 
 impl RingWriter {
-    /// Takes the next slot that no reader holds; else the message will be dropped.
+    /// Takes the next slot that no reader holds; else the message will be dropped. Readers take other slots while it looks: in the
+    /// second round nothing is there that they could take, so what is held then was held all the time.
     pub(super) fn take_slot(&mut self) {
         let (shape, ring) = (self.shape, &self.ring);
         let mut list = self.readers.list.lock();
         list.readers.retain(Reader::is_attached);
         self.is_dropped = true;
-        for _ in 0..shape.slots() {
+        for _ in 0..2 * u64::from(shape.slots()) {
             let entry = shape.entry(self.head, entry::POSITION);
             let is_held = || list.holds(&shape, shape.slot(self.head));
             if holds::withdraw(&Fence, || ring.store64(entry, 0), is_held) {

@@ -212,7 +212,7 @@ impl RingReader {
         }
         let number = inner.ring.load64(word(entry::LAYOUT));
         if number != self.layout.0 {
-            self.layout = (number, inner.layout(sequence, number)?);
+            self.layout = (number, inner.layout(sequence, sequence, number)?);
         }
         let view = inner.view(sequence)?;
         let mut held = inner.held.lock();
@@ -295,12 +295,12 @@ impl Inner {
             || self.cursor.load32(cursor::STATE) != CursorState::Attached as u32
     }
 
-    /// A layout by its number; 0 is none.
-    pub(super) fn layout(&self, sequence: u64, number: u64) -> Result<Arc<[u8]>, ReadError> {
+    /// A layout by its number, of the message at a position; 0 is none.
+    pub(super) fn layout(&self, position: u64, sequence: u64, number: u64) -> Result<Arc<[u8]>, ReadError> {
         if number == 0 {
             return Ok(Arc::from([]));
         }
-        let bytes = self.ring.load32(self.shape.entry(sequence, entry::LAYOUT_BYTES));
+        let bytes = self.ring.load32(self.shape.entry(position, entry::LAYOUT_BYTES));
         if u64::from(bytes) > LAYOUT_BYTES {
             return Err(damaged(sequence, format!("its layout has {bytes} bytes of {LAYOUT_BYTES}")));
         }

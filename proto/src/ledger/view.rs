@@ -136,6 +136,12 @@ impl Ledger {
         self.names.get(name).copied()
     }
 
+    /// The tensor of a ticket that is not spent.
+    #[must_use]
+    pub fn of_ticket(&self, ticket: TicketId) -> Option<TensorId> {
+        self.tickets.find(ticket).map(|ticket| ticket.tensor)
+    }
+
     /// Names that begin with `prefix`, in order, at most `limit`, those after `after` (the last of the page before).
     #[must_use]
     pub fn list(

@@ -7,11 +7,10 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use tensorlane_proto::failure::Failure;
+use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{Holder, TicketId};
+use tensorlane_proto::ledger::{Holder, TensorId, TicketId};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Selection;
@@ -25,8 +24,8 @@ use super::retry::redeeming;
 use super::{Caller, Exchange, Taken, session_required};
 use crate::peer::{PeerKey, PullGuard};
 
-/// Place of one result among those of its request.
-type Slot = (Arc<Gather<Taken>>, usize);
+/// Most tickets of other peers in one request. Each keeps a place at its owner, as a pull does, until its tensor has come.
+const ELSEWHERE_MAX: usize = 512;
 
 impl Exchange {
     /// Turns tickets into leases of the caller's session; those of other peers bring their tensors here.
@@ -40,14 +39,17 @@ impl Exchange {
         let deadline = self.deadline(request.deadline_ms);
         let terms = Arc::new(Terms { by, require: Require::NONE, deadline, host: true, caller });
         let gather = Gather::new(request.items.len(), Box::new(done));
+        let mut elsewhere = 0;
         for (index, item) in request.items.into_iter().enumerate() {
             match self.parsed(&item.ticket) {
                 Ok((reference, ticket)) if self.store.is_ours(&reference) => {
                     gather.put(index, self.redeem_here(by, &item, &reference, ticket));
                 }
-                Ok((reference, _)) => {
-                    self.redeem_there(&terms, item, reference, (Arc::clone(&gather), index), deadline);
+                Ok((reference, _)) if elsewhere < ELSEWHERE_MAX => {
+                    elsewhere += 1;
+                    self.redeem_there(&terms, item, reference, (&gather, index));
                 }
+                Ok(_) => gather.put(index, Err(too_many())),
                 Err(failure) => gather.put(index, Err(failure)),
             }
         }
@@ -69,7 +71,7 @@ impl Exchange {
     ) -> Result<Taken, Failure> {
         let retry = wire::retry(&item.retry_id)?;
         self.check_incarnation(reference)?;
-        self.store.redeem(ticket, by, retry.map(|id| redeeming(id, &item.ticket)))
+        self.store.redeem((TensorId(reference.id()), ticket), by, retry.map(|id| redeeming(id, &item.ticket)))
     }
 
     /// Has a ticket redeemed by the peer that made it, and fetches its tensor.
@@ -78,8 +80,7 @@ impl Exchange {
         terms: &Arc<Terms>,
         item: v1::RedeemItem,
         reference: Reference,
-        (gather, index): Slot,
-        deadline: Instant,
+        (gather, index): (&Arc<Gather<Taken>>, usize),
     ) {
         let peers = match wire::retry(&item.retry_id).and_then(|_| self.peers_or_fail()) {
             Ok(peers) => peers,
@@ -88,10 +89,11 @@ impl Exchange {
         let owner = reference.peer().clone();
         let tensor = (reference.id(), reference.incarnation());
         let message = v1::PeerRedeem { retry_id: item.retry_id, ticket: item.ticket };
-        let (exchange, asked) = (Arc::clone(self), Arc::clone(terms));
-        let call = peers.redeem(&owner, tensor, message, deadline, move |redeemed| match redeemed {
-            Ok(guard) => exchange.fetch_redeemed(asked, reference, guard, (gather, index)),
-            Err(failure) => gather.put(index, Err(failure)),
+        let (exchange, asked, gather) = (Arc::clone(self), Arc::clone(terms), Arc::clone(gather));
+        let over = move |taken| gather.put(index, taken);
+        let call = peers.redeem(&owner, tensor, message, terms.deadline, move |redeemed| match redeemed {
+            Ok(guard) => exchange.fetch_redeemed(asked, reference, guard, over),
+            Err(failure) => over(Err(failure)),
         });
         terms.caller.cancel.on_cancel(Arc::new(move || call.cancel()));
     }
@@ -102,12 +104,12 @@ impl Exchange {
         terms: Arc<Terms>,
         reference: Reference,
         guard: PullGuard,
-        (gather, index): Slot,
+        over: impl FnOnce(Result<Taken, Failure>) + Send + 'static,
     ) {
         let fetched = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
             drop(guard);
             let one = results.map(|mut results| results.pop());
-            gather.put(index, one.and_then(|one| one.unwrap_or_else(|| Err(session_required("Redeem")))));
+            over(one.and_then(|one| one.unwrap_or_else(|| Err(session_required("Redeem")))));
         };
         let one = Gather::new(1, Box::new(fetched));
         self.fetch_all(vec![(0, Fetch::new(reference, Selection::All, terms))], &one);
@@ -119,8 +121,16 @@ impl Exchange {
         self.may_leave(from, false)?;
         let retry = wire::retry(&asked.retry_id)?.map(|id| redeeming(id, &asked.ticket));
         let (reference, ticket) = parse_ticket(&asked.ticket)?;
-        self.own(&reference)?;
+        let ticket = (self.own(&reference)?, ticket);
         let redeem = |holder| self.store.redeem_for(ticket, holder, retry);
         self.lease_for(from, redeem).map(|(_, id)| id.0)
     }
+}
+
+fn too_many() -> Failure {
+    let message = format!(
+        "at most {ELSEWHERE_MAX} tickets of other peers are redeemed in one request, and this one was not used; redeem the rest in \
+         further ones"
+    );
+    Failure::new(Reason::TooLarge, message)
 }

@@ -28,8 +28,8 @@ use crate::gate;
 use crate::peer::PeerKey;
 use crate::store::{NameEvent, NameWatch, News};
 
-/// Time that an answer of another peer takes to come, at most.
-const ANSWER: Duration = Duration::from_millis(250);
+/// Time that another peer has at least, also where a client does not want to wait: it has to be asked.
+const AT_LEAST: Duration = Duration::from_millis(250);
 
 /// A call that waits for a change.
 struct Watcher {
@@ -79,13 +79,19 @@ impl Exchange {
             Ok(peers) => peers,
             Err(failure) => return done(Err(failure)),
         };
-        let until = self.deadline(request.deadline_ms);
-        // The answer that nothing has changed has to come in time, too.
-        let left = until.saturating_duration_since(Instant::now());
-        let told = left.saturating_sub(ANSWER.min(left / 4)).max(Duration::from_millis(1));
-        let deadline_ms = u64::try_from(told.as_millis()).unwrap_or(u64::MAX);
-        let asked = v1::WatchRequest { peer: String::new(), deadline_ms, ..request.clone() };
-        let call = peers.watch(peer, asked, until, done);
+        let until = self.deadline(request.deadline_ms).max(Instant::now() + AT_LEAST);
+        let asked = v1::WatchRequest { peer: String::new(), ..request.clone() };
+        let after =
+            Some(request.after.clone()).filter(|after| !after.is_empty() && request.page_token.is_empty());
+        let call = peers.watch(peer, asked, until, move |answer| {
+            done(match (answer, after) {
+                // Nothing is missed: the next call goes on from there.
+                (Err(late), Some(after)) if late.reason == Reason::DeadlineExceeded => {
+                    Ok(v1::WatchResponse { revision: after, ..Default::default() })
+                }
+                (answer, _) => answer,
+            });
+        });
         caller.cancel.on_cancel(Arc::new(move || call.cancel()));
     }
 

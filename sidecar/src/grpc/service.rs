@@ -273,8 +273,13 @@ impl Tensorlane for Service {
     async fn redeem(&self, request: Request<v1::RedeemRequest>) -> Reply<v1::RedeemResponse> {
         self.call(Verb::Redeem, request, |exchange, caller, request| async move {
             within(request.items.len())?;
-            needs_session(&caller)?;
-            let taken = outcome(|done| exchange.redeem(caller, request, done), drop).await?;
+            let by = needs_session(&caller)?;
+            let lost = Arc::clone(&exchange);
+            let undo = move |taken: Vec<Result<Taken, Failure>>| {
+                let ids = taken.iter().flatten().map(|t| t.id.0).collect();
+                lost.release(by, &v1::ReleaseRequest { ids, still_mapped: Vec::new() });
+            };
+            let taken = outcome(|done| exchange.redeem(caller, request, done), undo).await?;
             Ok(v1::RedeemResponse { results: taken.iter().map(acquire_result).collect() })
         })
         .await

@@ -17,6 +17,7 @@ use super::partial::{PartialTensor, RelayToken};
 use super::paths::{FallBack, Paths, Travelled};
 use super::pipe_calls::ConnectDone;
 use super::pull_guard::PullGuard;
+use super::questions;
 use super::received::{AHEAD_SINCE, ReceivedRanges};
 use super::relay::{self, RelayCall, RelayFetch};
 use super::remote::Peer;
@@ -260,7 +261,12 @@ impl Call {
             }
             Kind::Set { message, .. } => frame::encode(PeerKind::SetCall.into(), 0, self.number, &**message),
             Kind::Redeem { message, .. } => frame::encode(PeerKind::Redeem.into(), 0, self.number, message),
-            Kind::Watch { message, .. } => frame::encode(PeerKind::Watch.into(), 0, self.number, message),
+            Kind::Watch { message, .. } => {
+                // From now on: it may have waited for a connection.
+                let deadline_ms = questions::wait_ms(self.deadline.saturating_duration_since(Instant::now()));
+                let asked = v1::WatchRequest { deadline_ms, ..message.clone() };
+                frame::encode(PeerKind::Watch.into(), 0, self.number, &asked)
+            }
         }
     }
 

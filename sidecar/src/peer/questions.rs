@@ -5,12 +5,13 @@
 //!     Redeem { ticket }  ------------------------> uses it, leases the tensor for the asker; the call is open
 //!     lost connection: asked again, same number -> is open already: nothing is used
 //!     <------------------------------- redeemed ---
-//!     pulls the tensor, or not
+//!     pulls the tensor, or not; asks again on each new connection, so that it is not taken for forgotten
 //!     PullDone, or Cancel -----------------------> lease ends
 //! ```
 //! A call that is open is one of the pulls of that peer, without bytes: it counts as one, and ends as one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tensorlane_proto::frame::{self, FrameError, Header, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY};
 use tensorlane_proto::generated as v1;
@@ -24,6 +25,15 @@ use super::remote::InboundPull;
 use super::serving::{enter_inquiry, failed, not_entered, refused, take_inquiry};
 use super::shared::Shared;
 use super::transport::Way;
+
+/// Time that the answer of a watch takes to come, at most.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Milliseconds after which the owner says that nothing has changed, of the time that is left: that answer has to come, too.
+pub(super) fn wait_ms(left: Duration) -> u64 {
+    let told = left.saturating_sub(ANSWER.min(left / 4)).max(Duration::from_millis(1));
+    u64::try_from(told.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Refusal of a question to a peer of an earlier release.
 pub(super) fn unsupported(peer: &PeerName) -> Failure {
@@ -86,7 +96,14 @@ pub(super) fn redeemed(
     body: &[u8],
 ) -> Result<(), Ended> {
     let _: v1::PeerRedeemed = decode(header, body)?;
-    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
+    let (call, mut effects) = {
+        let mut state = link.peer.state.lock();
+        let (call, effects) = state.over(header.call, false);
+        if let Some(Kind::Redeem { message, done: Some(_), .. }) = call.as_ref().map(|call| &call.kind) {
+            state.keep_redeemed(header.call, message.clone());
+        }
+        (call, effects)
+    };
     if let Some(call) = call {
         let (number, expected) = (call.number, call.expected);
         if let Kind::Redeem { id, home: Some((shared, peer)), done, .. } = call.kind {
@@ -136,10 +153,10 @@ pub(super) fn watched(
     header: Header,
     body: &[u8],
 ) -> Result<(), Ended> {
-    let message: v1::WatchResponse = decode(header, body)?;
-    if message.events.len() > EVENTS_MAX {
+    if frame::top_level_items(body) > EVENTS_MAX {
         return Err(FrameError::Malformed(header.kind).into());
     }
+    let message: v1::WatchResponse = decode(header, body)?;
     let (call, mut effects) = link.peer.state.lock().over(header.call, false);
     if let Some(Kind::Watch { done: Some(done), .. }) = call.map(|call| call.kind) {
         effects.finish.push(Box::new(move || done(Ok(message))));

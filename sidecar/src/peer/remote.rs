@@ -207,6 +207,9 @@ pub(super) struct State<L = Link> {
     pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
     /// Rows that were packed for them and not released.
     pub(super) packed: Packed,
+    /// Tickets of theirs that were redeemed and whose lease is needed yet, by their call: asked again on each connection, for a call that
+    /// is not is forgotten.
+    redeemed: HashMap<u64, v1::PeerRedeem>,
     /// Pulls of ours that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
     /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
@@ -237,6 +240,7 @@ impl<L> Default for State<L> {
             open: HashMap::new(),
             inquiries: HashMap::new(),
             packed: Packed::default(),
+            redeemed: HashMap::new(),
             owed: Vec::new(),
             done_early: VecDeque::new(),
             cooling: None,
@@ -421,6 +425,11 @@ impl<L: Carrier> State<L> {
         effects
     }
 
+    /// The lease of a redeemed ticket is needed until [`Self::end_lease`].
+    pub(super) fn keep_redeemed(&mut self, call: u64, message: v1::PeerRedeem) {
+        self.redeemed.insert(call, message);
+    }
+
     /// The call that an answer on this connection belongs to.
     pub(super) fn answered(&mut self, number: u64, kind: PeerKind, link: u64) -> Option<&mut Call> {
         self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link) && call.answer() == kind)
@@ -481,13 +490,13 @@ impl<L: Carrier> State<L> {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
+            Kind::Redeem { id, .. } => *id,
             Kind::Small(_)
             | Kind::Inquire { .. }
             | Kind::Relay(_)
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
             | Kind::Set { .. }
-            | Kind::Redeem { .. }
             | Kind::Watch { .. } => return,
         };
         self.end_lease((call.number, id), call.expected, false, effects);
@@ -501,6 +510,7 @@ impl<L: Carrier> State<L> {
         holds: bool,
         effects: &mut Effects<L>,
     ) {
+        self.redeemed.remove(&number);
         match &self.link {
             Some(link) if expected == Some(link.incarnation()) => {
                 effects.frame(link, pull_done(number, id, holds));
@@ -562,6 +572,9 @@ impl<L: Carrier> State<L> {
         let mut effects = Effects { gone: self.take_inquiries(), ..Effects::default() };
         for (call, id) in std::mem::take(&mut self.owed) {
             effects.frame(link, pull_done(call, id, false));
+        }
+        for (call, message) in &self.redeemed {
+            effects.frame(link, frame::encode(PeerKind::Redeem.into(), 0, *call, message));
         }
         effects.and(self.pump())
     }

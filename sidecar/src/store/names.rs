@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{
-    Answer, Event, Holder, NameSpec, Retry, TensorId, TensorName, TicketId, TicketSpec,
+    Answer, Event, Holder, NameSpec, Refusal, Retry, TensorId, TensorName, TicketId, TicketSpec,
 };
 
 use super::refusals::refused;
@@ -115,10 +115,16 @@ impl Store {
         })
     }
 
-    /// Turns a ticket into a lease.
-    pub fn redeem(&self, ticket: TicketId, by: Holder, retry: Option<Retry>) -> Result<Taken, Failure> {
+    /// Turns a ticket of a tensor into a lease.
+    pub fn redeem(
+        &self,
+        (id, ticket): (TensorId, TicketId),
+        by: Holder,
+        retry: Option<Retry>,
+    ) -> Result<Taken, Failure> {
         let mut state = self.state.lock();
         state.check_open(Some(by))?;
+        state.check_ticket(id, ticket)?;
         let (answer, freed) = state.apply(self.clock.now(), Event::Redeem { ticket, by, retry });
         let taken = match answer.map_err(|r| refused(&r))? {
             Answer::Redeemed { id, .. } => state.taken(id),
@@ -137,12 +143,13 @@ impl Store {
     /// The ledger's refusal.
     pub fn redeem_for(
         &self,
-        ticket: TicketId,
+        (id, ticket): (TensorId, TicketId),
         by: Holder,
         retry: Option<Retry>,
     ) -> Result<TensorId, Failure> {
         let mut state = self.state.lock();
         state.check_open(Some(by))?;
+        state.check_ticket(id, ticket)?;
         let now = self.clock.now();
         let (answer, mut freed) = state.apply(now, Event::Redeem { ticket, by, retry });
         let id = match answer.map_err(|r| refused(&r))? {
@@ -181,6 +188,15 @@ impl Store {
 // === impl State ===
 
 impl State {
+    /// # Errors
+    /// The ticket is of another tensor: somebody has put text of two together.
+    fn check_ticket(&self, id: TensorId, ticket: TicketId) -> Result<(), Failure> {
+        match self.ledger.of_ticket(ticket) {
+            Some(of) if of != id => Err(refused(&Refusal::TicketUnknown)),
+            _ => Ok(()),
+        }
+    }
+
     /// Wakes of those who waited for these names, which were given, and of those who watch; to be called outside of the lock.
     #[must_use]
     pub(super) fn named<'a>(&mut self, names: impl Iterator<Item = &'a TensorName>) -> Vec<Wake> {

@@ -165,9 +165,10 @@ impl Arrivals {
         };
         let begins_again = at > 0 && (message.same_layout || message.layout.is_some());
         let end = at.checked_add(length).ok_or(Misuse)?;
-        // Only a message of a channel that drops may be a later one than is expected, and the last number of all has no next one.
-        let later = self.drops && at == 0 && message.sequence > self.sequence && message.sequence < u64::MAX;
+        // Only a message of a channel that drops may be a later one than is expected. The last number of all has no next one.
+        let later = self.drops && at == 0 && message.sequence > self.sequence;
         let wrong = (message.sequence != self.sequence && !later)
+            || message.sequence == u64::MAX
             || message.offset != at
             || message.bytes > self.slot_bytes
             || end > message.bytes

@@ -502,7 +502,7 @@ fn check_reader(spec: &Spec, hold: u32, takes_gaps: bool) -> Result<(), Failure>
     let Spec { name, slots, policy, .. } = spec;
     if policy.drops() && !takes_gaps {
         let message = format!(
-            "the channel {name} drops messages ({policy}), and this reader's release knows channels alone that block; update it, or              write the channel with the policy block"
+            "the channel {name} drops messages ({policy}), and this reader's release knows channels alone that block; update it, or write the channel with the policy block"
         );
         return Err(Failure::new(Reason::Unsupported, message).with("policy", policy));
     }

@@ -61,6 +61,7 @@ impl<L: Carrier> State<L> {
         if self.incarnation != Some(incarnation) {
             self.open.clear();
             self.owed.clear();
+            self.redeemed.clear();
             if let Some(old) = self.incarnation {
                 self.is_over(old);
             }
