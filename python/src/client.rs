@@ -250,20 +250,19 @@ impl Core {
         set::nodes(py, set.map_err(|error| errors::raise(py, &error))?)
     }
 
-    /// Makes a channel that this process writes.
+    /// Makes a channel that this process writes. `readers` says how many it has at most, and how many are expected.
     fn channel_writer(
         &self,
         py: Python<'_>,
         name: &str,
         slots: u32,
         slot_bytes: u64,
-        readers_max: u32,
-        expect_readers: u32,
+        readers: (u32, u32),
         policy: &str,
     ) -> PyResult<channel::Writer> {
         let policy = channel::policy(policy).map_err(|error| errors::raise(py, &error))?;
         let spec = ChannelSpec::new(name).slots(slots).slot_bytes(slot_bytes).policy(policy);
-        let spec = spec.readers_max(readers_max).expect_readers(expect_readers);
+        let spec = spec.readers_max(readers.0).expect_readers(readers.1);
         self.call(py, |client| channel::writer(client, &spec))
     }
 

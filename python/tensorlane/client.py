@@ -404,7 +404,7 @@ class Client:
         at the oldest message that is there, or at the newest, and is told how many it missed. With `pickle`, messages may have
         objects of any kind, for readers that say so, too.
         """
-        core = self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers, policy)
+        core = self._core.channel_writer(name, slots, slot_bytes, (readers_max, expect_readers), policy)
         return ChannelWriter(name, core, slot_bytes=slot_bytes, pickle=pickle)
 
     def channel_reader(

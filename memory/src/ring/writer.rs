@@ -169,12 +169,6 @@ impl RingWriter {
         Self { ring, shape, readers, head, sequence, is_dropped: false, withdrawn, layout }
     }
 
-    /// Sequence of the next message.
-    #[must_use]
-    pub fn head(&self) -> u64 {
-        self.sequence
-    }
-
     /// Writes a piece of the next message: before its slot is claimed, and only where [`RingReaders::given_back`] has said that the slot
     /// is free; in a ring that drops, after [`Slot::keep`].
     ///

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use tensorlane_client::channel::{ChannelSpec, End, Read, ReadOptions, Timeout};
+use tensorlane_client::channel::{ChannelSpec, End, Policy, Read, ReadOptions, Timeout};
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Delivered, Incoming, Message, Pipe};
 use tensorlane_proto::frame::{FAILED, LAST, PEER_PIPES_SINCE, PIPE_MESSAGE_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
@@ -362,5 +362,22 @@ fn a_credit_for_what_was_not_sent_ends_the_connection_and_frees_the_writer() {
         until("the writer knows", || writer.readers() == 0);
     }
     drop((writer, client));
+    peers.assert_free(0);
+}
+
+#[test]
+fn a_peer_that_knows_no_gaps_is_refused_by_a_channel_that_drops_and_leaves_nothing() {
+    let _turn = TURNS.beside_others();
+    let peers = alone();
+    let client = peers.client(0);
+    let spec = ChannelSpec::new("c").slots(4).slot_bytes(64 << 10).policy(Policy::DropOldest);
+    let mut writer = client.channel_writer(&spec).unwrap();
+    let mut earlier = Hostile::speaking(PEER_PIPES_SINCE, &peers, 1, "b");
+    let attach = v1::PeerChannelAttach { name: "c".to_owned(), deadline_ms: 9_000, ..Default::default() };
+    earlier.send(PeerKind::ChannelAttach, 0, 3, &attach);
+    let refused = earlier.answer::<v1::PeerChannelAttached>(PeerKind::ChannelAttach, 3).unwrap_err();
+    assert_eq!((refused.reason, refused.detail("policy")), (Reason::Unsupported, Some("drop_oldest")));
+    assert_eq!(writer.write_bytes(b"on", Timeout::Now).unwrap().readers, 0);
+    drop((writer, client, earlier));
     peers.assert_free(0);
 }

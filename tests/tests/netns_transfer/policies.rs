@@ -74,7 +74,7 @@ fn every_message_is_read_whole_or_told_as_dropped_in_its_pod_and_in_another() {
 #[test]
 fn a_reader_of_another_pod_that_does_not_read_holds_nobody_and_finds_the_newest() {
     let peers = Peers::pair();
-    let spec = ChannelSpec::new("c").slots(4).slot_bytes(64 << 10).policy(Policy::Latest);
+    let spec = ChannelSpec::new("c").slots(4).slot_bytes(4 << 20).policy(Policy::Latest);
     let mut writer = peers.client(0).channel_writer(&spec).unwrap();
     let mut there = reader(&peers, 1, "a/c");
     for sequence in 0..400u64 {

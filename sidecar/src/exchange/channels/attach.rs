@@ -207,6 +207,9 @@ impl Attach {
     fn ask(self: &Arc<Self>, channel: u64) -> Result<(), Failure> {
         let exchange = &self.exchange;
         exchange.end_detached_of_leaving();
+        if let Some(channel) = exchange.channels.table.lock().channel(channel) {
+            check_reader(&channel.spec, self.hold, self.takes_gaps)?;
+        }
         let until = Instant::now() + self.deadline;
         let alloc = AllocRequest {
             writer: self.who.link(),
@@ -219,9 +222,6 @@ impl Attach {
         ring::format_cursor(&cursor).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         let (added, spec, writer, ring) = {
             let mut table = exchange.channels.table.lock();
-            if let Some(channel) = table.channel(channel) {
-                check_reader(&channel.spec, self.hold, self.takes_gaps)?;
-            }
             let added = table.add_reader(channel, self.who.party(), cursor.clone())?;
             exchange.channels.asked.lock().insert(added.reader, Arc::clone(self));
             let there = table.channel(channel).ok_or_else(table::ended)?;

@@ -147,7 +147,7 @@ impl Arrivals {
     }
 
     /// Returns the first sequence plus the messages that have landed.
-    pub(super) fn landed(&self) -> u64 {
+    pub(super) fn messages_landed(&self) -> u64 {
         self.next
     }
 
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(arrivals.take(&frame(7, 1, 0, 1)), Err(Misuse));
         assert_eq!(arrivals.take(&frame(u64::MAX, 1, 0, 1)), Err(Misuse));
         assert_eq!(arrivals.take(&frame(9, 1, 0, 1)), Ok(Step { last: true, tell: true }));
-        assert_eq!(arrivals.landed(), 5);
+        assert_eq!(arrivals.messages_landed(), 5);
         let mut blocks = Arrivals::new(Policy::Block, 4, 100, 3);
         assert_eq!(blocks.take(&frame(4, 1, 0, 1)), Err(Misuse));
     }
@@ -337,7 +337,7 @@ mod tests {
             window.send(1);
             assert!(!window.may_begin(false));
             assert_eq!(arrivals.take(&frame(sequence, 1, 0, 1)), Ok(Step { last: true, tell: true }));
-            let landed = arrivals.landed();
+            let landed = arrivals.messages_landed();
             window.credit(&arrivals.grant(landed)).unwrap();
         }
         assert_eq!(arrivals.take(&frame(7_001, 1, 0, 1)), Ok(Step { last: true, tell: true }));

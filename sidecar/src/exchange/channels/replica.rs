@@ -456,7 +456,7 @@ impl Replica {
                 inbox.ring.kept(claimed).publish_as(message.sequence, message.bytes);
             }
         }
-        let given_back = if drops { inbox.arrivals.landed() } else { inbox.arrivals.given_back() };
+        let given_back = if drops { inbox.arrivals.messages_landed() } else { inbox.arrivals.given_back() };
         Ok(step.tell.then(|| inbox.arrivals.grant(given_back)))
     }
 }
