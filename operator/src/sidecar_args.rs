@@ -28,7 +28,7 @@ pub struct SidecarArgs {
     /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).
     #[arg(long, default_value_t = 64646, value_name = "UID")]
     sidecar_user: u32,
-    /// Pods have IPv6 addresses only.
+    /// Pods have IPv6 addresses, alone or beside those of IPv4.
     #[arg(long)]
     ipv6: bool,
 }

@@ -70,7 +70,7 @@ pub struct Defaults {
     pub log_level: LogLevel,
     /// The user and group that the sidecar runs as; absent where the platform gives one (OpenShift).
     pub user: Option<i64>,
-    /// Pods have IPv6 addresses only.
+    /// Pods have IPv6 addresses, alone or beside those of IPv4.
     pub ipv6: bool,
 }
 

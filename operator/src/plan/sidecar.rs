@@ -103,10 +103,10 @@ fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<E
         from_pod("POD_NAME", "metadata.name"),
         from_pod("POD_NAMESPACE", "metadata.namespace"),
         from_pod("POD_UID", "metadata.uid"),
-        from_pod("POD_IP", "status.podIP"),
+        from_pod("POD_IPS", "status.podIPs"),
         from_pod("NODE_NAME", "spec.nodeName"),
     ];
-    let (any, own) = if defaults.ipv6 { ("[::]", "[$(POD_IP)]") } else { ("0.0.0.0", "$(POD_IP)") };
+    let any = if defaults.ipv6 { "[::]" } else { "0.0.0.0" };
     let said = [
         ("TENSORLANE_EXCHANGE", settled.exchange.clone()),
         ("TENSORLANE_PEER", "$(POD_NAME)".to_owned()),
@@ -115,7 +115,7 @@ fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<E
         ("TENSORLANE_ARENA_SIZE", settled.arena.memory().0),
         ("TENSORLANE_ARENA_BASE", budget.base.memory().0),
         ("TENSORLANE_PEERS_LISTEN", format!("{any}:{PEERS_PORT}")),
-        ("TENSORLANE_PEERS_ADVERTISE", format!("{own}:{PEERS_PORT}")),
+        ("TENSORLANE_PEERS_ADVERTISE", "$(POD_IPS)".to_owned()),
         ("TENSORLANE_PEERS_DIRECTORY", "kubernetes".to_owned()),
         ("TENSORLANE_ADMIN_LISTEN", format!("{any}:{ADMIN_PORT}")),
         ("TENSORLANE_LOG_LEVEL", settled.log_level.to_string()),

@@ -1,6 +1,6 @@
 //! Entry of this sidecar in the peers file: known from its configuration and its key, without running it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::error::RunError;
 use crate::config::Config;
@@ -12,27 +12,40 @@ use crate::identity::Keyring;
 /// # Errors
 /// It listens for no peers, others could not connect to the address, or its key cannot be read or kept.
 pub fn peers_file_line(config: &Config) -> Result<String, RunError> {
-    let address = advertised(config).ok_or(RunError::NoPeers)?;
-    if is_nowhere(&address) {
-        return Err(RunError::NowhereToConnect { address });
+    let listen = config.peers.listen.as_deref().ok_or(RunError::NoPeers)?;
+    let addresses = advertised(config, listen)?;
+    if let Some(address) = addresses.iter().find(|address| is_nowhere(address)) {
+        return Err(RunError::NowhereToConnect { address: address.clone() });
     }
     let keyring = Keyring::look(&config.state.directory)?;
-    Ok(format!("  - {}\n", entry(config, &keyring, address)))
+    Ok(format!("  - {}\n", entry(config, &keyring, addresses)))
 }
 
-/// The address that other peers are told.
-pub(super) fn advertised(config: &Config) -> Option<String> {
-    config.peers.advertise.clone().or_else(|| config.peers.listen.clone())
+/// The addresses that other peers are told. An IP address alone has the port of `listen`, and is left out where that takes no
+/// connections of its family.
+///
+/// # Errors
+/// None is left.
+pub(super) fn advertised(config: &Config, listen: &str) -> Result<Vec<String>, RunError> {
+    let Some(all) = &config.peers.advertise else { return Ok(vec![listen.to_owned()]) };
+    let (host, port) = listen.rsplit_once(':').unwrap_or((listen, ""));
+    let is_taken = |address: &IpAddr| address.is_ipv4() || host != "0.0.0.0";
+    let full = |text: &String| match text.parse::<IpAddr>() {
+        Ok(address) if !is_taken(&address) => None,
+        Ok(IpAddr::V6(address)) => Some(format!("[{address}]:{port}")),
+        Ok(IpAddr::V4(address)) => Some(format!("{address}:{port}")),
+        Err(_) => Some(text.clone()),
+    };
+    let told: Vec<String> = all.iter().filter_map(full).collect();
+    if told.is_empty() {
+        return Err(RunError::OtherFamily { listen: listen.to_owned(), addresses: all.join(", ") });
+    }
+    Ok(told)
 }
 
 /// Entry of this sidecar, as a table of peers has it.
-pub(super) fn entry(config: &Config, keyring: &Keyring, address: String) -> PeerEntry {
-    PeerEntry {
-        name: config.peer.clone(),
-        addresses: vec![address],
-        fingerprints: keyring.fingerprints(),
-        node: None,
-    }
+pub(super) fn entry(config: &Config, keyring: &Keyring, addresses: Vec<String>) -> PeerEntry {
+    PeerEntry { name: config.peer.clone(), addresses, fingerprints: keyring.fingerprints(), node: None }
 }
 
 /// Returns whether an address is good to listen on and no good to connect to: every address, or any port.
@@ -43,6 +56,19 @@ fn is_nowhere(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_address_of_a_pod_is_told_whose_family_is_listened_on() {
+        let told = |listen: &str, all: &str| {
+            let config = Config::of(&[("peers.listen", listen), ("peers.advertise", all)]).unwrap();
+            advertised(&config, listen).map_err(|error| error.to_string())
+        };
+        assert_eq!(told("[::]:9421", "fd00::7,10.0.0.7").unwrap(), ["[fd00::7]:9421", "10.0.0.7:9421"]);
+        assert_eq!(told("0.0.0.0:9421", "fd00::7,10.0.0.7").unwrap(), ["10.0.0.7:9421"]);
+        assert_eq!(told("0.0.0.0:9421", "host:1,10.0.0.7").unwrap(), ["host:1", "10.0.0.7:9421"]);
+        let wrong = told("0.0.0.0:9421", "fd00::7").unwrap_err();
+        assert!(wrong.contains("sidecar.ipv6") && wrong.contains("fd00::7"), "{wrong}");
+    }
 
     #[test]
     fn addresses_that_nobody_can_connect_to_are_known() {

@@ -39,7 +39,7 @@ pub enum RunError {
         directory: std::path::PathBuf,
     },
     /// No address for metrics and health.
-    #[error("admin.listen {address}: {source}")]
+    #[error("admin.listen {address}: {source}{}", without_ipv6(&address.to_string(), source))]
     AdminListen {
         /// The address.
         address: SocketAddr,
@@ -47,7 +47,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// No address for peers.
-    #[error("peers.listen {address}: {source}")]
+    #[error("peers.listen {address}: {source}{}", without_ipv6(address, source))]
     PeersListen {
         /// As configured.
         address: String,
@@ -57,6 +57,17 @@ pub enum RunError {
     /// Nobody is to know this sidecar.
     #[error("peers.listen is not set, so this sidecar is no peer of anyone: set it to HOST:PORT")]
     NoPeers,
+    /// Addresses of a family that is not listened on.
+    #[error(
+        "peers.listen {listen} takes IPv4 alone, and the addresses that others would be told are IPv6: {addresses}. Set \
+         sidecar.ipv6 of the chart to true, or peers.listen to [::]:PORT"
+    )]
+    OtherFamily {
+        /// As configured.
+        listen: String,
+        /// As configured.
+        addresses: String,
+    },
     /// An address to listen on that is no address to connect to.
     #[error(
         "no other peer can connect to {address}: set peers.advertise to the HOST:PORT that others reach this one by"
@@ -84,6 +95,16 @@ pub enum RunError {
         /// Reason of the failure.
         source: io::Error,
     },
+}
+
+/// Remedy where an address of IPv6 is to be listened on and the system has none.
+fn without_ipv6(address: &str, source: &io::Error) -> &'static str {
+    let has_none = matches!(source.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL));
+    if has_none && address.starts_with('[') {
+        ". The system has no IPv6, or not this address: set sidecar.ipv6 of the chart to false, or listen on 0.0.0.0"
+    } else {
+        ""
+    }
 }
 
 pub(super) fn io(action: &'static str) -> impl Fn(io::Error) -> RunError {

@@ -105,10 +105,10 @@ pub(super) fn start(
     let resolver = Resolver::new(threads.clone());
     let address = first(&resolver, listen).map_err(refused)?;
     let directory = directory(config, metrics, threads)?;
-    let advertised = advertised(config).unwrap_or_else(|| listen.clone());
+    let advertised = advertised(config, listen)?;
     let published = PublishedOffer {
         entry: entry(config, &keyring, advertised.clone()),
-        offer: exchange.own_offer(std::slice::from_ref(&advertised)),
+        offer: exchange.own_offer(&advertised),
     };
     directory.publish(published.clone());
     let me = exchange.me();
@@ -136,7 +136,7 @@ pub(super) fn start(
             exchange: me.exchange.clone(),
             peer: me.peer.clone(),
             incarnation: me.incarnation,
-            offer: exchange.offer(&[advertised]),
+            offer: exchange.offer(&advertised),
         },
         Arc::clone(exchange) as Arc<dyn crate::peer::Serve>,
         Arc::new(Counters::default()),

@@ -1,6 +1,6 @@
 //! Rules between settings.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::values::bytes_text;
 use super::{Arena, Config, Peers, PeersDirectory};
@@ -20,7 +20,7 @@ pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
     let hasty = identity.rotate_every.is_some_and(|every| every <= identity.overlap);
     let overlap = hasty.then(|| ("identity.overlap", "not shorter than identity.rotateEvery".to_owned()));
     let named = (config.peers.directory == PeersDirectory::Kubernetes)
-        .then(|| config.peers.advertise.as_ref().filter(|text| text.parse::<SocketAddr>().is_err()))
+        .then(|| config.peers.advertise.iter().flatten().find(|text| is_name(text)))
         .flatten()
         .map(|text| {
             let wrong =
@@ -30,6 +30,10 @@ pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
     let all =
         [above("arena.segment", segment), above("arena.ready", ready), advertised, named, table, overlap];
     all.into_iter().flatten().collect()
+}
+
+fn is_name(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_err() && address.parse::<IpAddr>().is_err()
 }
 
 fn table_conflict(peers: &Peers) -> Option<(&'static str, String)> {

@@ -162,8 +162,8 @@ pub struct State {
 pub struct Peers {
     /// Address at which peers connect, `host:port`; absent: no peers.
     pub listen: Option<String>,
-    /// The address that others are told, `host:port`.
-    pub advertise: Option<String>,
+    /// The addresses that others are told: `host:port`, or an IP address alone, for the port of `listen`.
+    pub advertise: Option<Vec<String>>,
     /// The peers file.
     pub file: Option<PathBuf>,
     /// Source of the peer table.

@@ -9,8 +9,8 @@ use tensorlane_proto::identity::{ExchangeName, PeerName};
 use tensorlane_proto::negotiate::{Encryption, Require};
 
 use super::values::{
-    GI, KI, MI, bytes, bytes_text, count, count_or_none, duration, duration_or_off, encryption, host_port,
-    log_format, log_level, loopback, namespace, parsed, path, peers_directory, prefer, require,
+    GI, KI, MI, addresses, bytes, bytes_text, count, count_or_none, duration, duration_or_off, encryption,
+    host_port, log_format, log_level, loopback, namespace, parsed, path, peers_directory, prefer, require,
     socket_address_or_off, sockets_directory, transports,
 };
 use super::{
@@ -169,9 +169,9 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting!(
         "peers.advertise",
         Absent,
-        HOST_PORT,
-        "The address that other peers are told, where it is not the one of peers.listen.",
-        peers.advertise = |text| host_port(text, false).map(Some)
+        "up to 8, with commas: HOST:PORT, or an IP address alone, for the port of peers.listen",
+        "The addresses that other peers are told, where they are not that of peers.listen.",
+        peers.advertise = |text| addresses(text).map(Some)
     ),
     setting!(
         "peers.file",

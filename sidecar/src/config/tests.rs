@@ -269,6 +269,10 @@ fn in_kubernetes_an_address_is_told_and_no_name() {
     let kubernetes = [("peers.directory", "kubernetes"), ("peers.listen", "0.0.0.0:9421")];
     let of = |address| Config::of(&[&kubernetes[..], &[("peers.advertise", address)]].concat());
     assert!(of("10.0.0.7:9421").is_ok() && of("[fd00::7]:9421").is_ok());
+    assert!(of("10.0.0.7,fd00::7").is_ok() && of("10.0.0.7:9421,[fd00::7]:9421").is_ok());
+    let nine = ["10.0.0.7"; 9].join(",");
+    let many = [("peers.listen", "0.0.0.0:9421"), ("peers.advertise", nine.as_str())];
+    assert!(of("10.0.0.7,").is_err() && Config::of(&many).is_err());
     let told = of("trainer-0:9421").unwrap_err().to_string();
     assert!(told.contains("trainer-0:9421 is a name: in Kubernetes peers take IP addresses alone"), "{told}");
     assert!(Config::of(&[("peers.listen", "0.0.0.0:9421"), ("peers.advertise", "trainer-0:9421")]).is_ok());

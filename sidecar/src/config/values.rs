@@ -145,6 +145,22 @@ pub(crate) fn host_port(text: &str, any_port: bool) -> Parsed<String> {
     }
 }
 
+/// Addresses that a peer is listed with, at most.
+const ADVERTISED_MAX: usize = 8;
+
+/// Addresses with commas between them: each a host and a port, or an IP address alone.
+pub(super) fn addresses(text: &str) -> Parsed<Vec<String>> {
+    let all: Vec<&str> = text.split(',').collect();
+    if all.len() > ADVERTISED_MAX {
+        return Err(format!("{} addresses, and a peer has {ADVERTISED_MAX} at most", all.len()));
+    }
+    let one = |text: &&str| match text.parse::<std::net::IpAddr>() {
+        Ok(_) => Ok((*text).to_owned()),
+        Err(_) => host_port(text, false),
+    };
+    all.iter().map(one).collect()
+}
+
 /// The letters that names of hosts are made of; whether it exists is found out by asking.
 fn is_host_name(host: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');

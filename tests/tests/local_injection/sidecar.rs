@@ -35,13 +35,14 @@ fn variables_by(abilities: Abilities, annotations: &Value, exchange: &Value) -> 
     let given = sidecar["env"].as_array().unwrap().iter().map(|one| {
         let value = one["value"].as_str().unwrap_or(match one["name"].as_str().unwrap() {
             "POD_NAME" => "trainer-0",
-            "POD_IP" => "127.0.0.1",
+            "POD_IPS" => "127.0.0.1",
             _ => "x",
         });
         (one["name"].as_str().unwrap().to_owned(), value.to_owned())
     });
     let given: BTreeMap<_, _> = given.collect();
-    let filled = |value: &String| value.replace("$(POD_NAME)", "trainer-0").replace("$(POD_IP)", "127.0.0.1");
+    let filled =
+        |value: &String| value.replace("$(POD_NAME)", "trainer-0").replace("$(POD_IPS)", "127.0.0.1");
     given.iter().map(|(name, value)| (name.clone(), filled(value))).collect()
 }
 

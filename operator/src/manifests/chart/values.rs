@@ -179,7 +179,7 @@ struct Sidecar {
     /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).
     #[schemars(range(min = 0, max = 4_294_967_295_u32))]
     user: i64,
-    /// Pods have IPv6 addresses only. The operator then listens on those, too.
+    /// Pods have IPv6 addresses, alone or beside those of IPv4. The operator then listens on those, too.
     ipv6: bool,
 }
 
