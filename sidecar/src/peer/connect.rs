@@ -245,7 +245,10 @@ pub(super) fn open(
 ) -> io::Result<(TcpStream, Registered)> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(*address), socket2::Type::STREAM, None)?;
     if let Some(segment) = segment {
-        socket.set_tcp_mss(segment)?;
+        // Where it is refused the peer is reached as always.
+        if let Err(error) = socket.set_tcp_mss(segment) {
+            tracing::debug!(%address, %error, "segments are not made small");
+        }
     }
     let socket = TcpStream::from(socket);
     let guard = shared.register(&socket)?;

@@ -43,6 +43,11 @@ impl Standstill {
             self.stood = Some((told("the lanes on QUIC"), now));
             return;
         }
+        if self.segment(now).is_some() {
+            // Then it is not their size alone.
+            self.stood = Some((told("the TCP lanes, also with small segments"), now));
+            return;
+        }
         let suspect = "small messages pass, so packets of full size may be lost on the way: compare the MTU of both ends and what \
                        is between them";
         self.suspected = Some((format!("{}; {suspect}", told("the TCP lanes")), now));
@@ -81,6 +86,17 @@ impl Standstill {
     /// Bytes of the segments of a new connection, where they are to be small.
     pub(super) fn segment(&self, now: Instant) -> Option<u32> {
         fresh(self.suspected.as_ref(), SMALL_FOR, now).map(|_| SEGMENT_BYTES)
+    }
+
+    /// The same of a lane. Beside others that are up it is as they are: those of full size would be found mute only where no other
+    /// brings anything. Once it is tried, what was suspected is over.
+    pub(super) fn segment_of_lane(&mut self, now: Instant, is_beside: bool) -> Option<u32> {
+        let segment =
+            self.segment(now).or(self.suspected.as_ref().filter(|_| is_beside).map(|_| SEGMENT_BYTES));
+        if segment.is_none() {
+            self.suspected = None;
+        }
+        segment
     }
 
     /// Returns whether also pulls of medium size are to stay off the control connection.
@@ -131,6 +147,24 @@ mod tests {
             (path.told(later), path.segment(later), path.is_wary(later)),
             (String::new(), None, false)
         );
+    }
+
+    #[test]
+    fn lanes_are_of_full_size_again_when_the_time_is_over_and_no_small_one_is_left() {
+        let now = Instant::now();
+        let mut path = Standstill::default();
+        assert_eq!(path.segment_of_lane(now, true), None);
+        path.lanes_were_mute(Way::Lanes, STILL, (3, 9), now);
+        path.lanes_were_mute(Way::Lanes, STILL, (3, 9), now + SMALL_FOR / 2);
+        assert!(path.told(now).contains("also with small segments"));
+        let later = now + SMALL_FOR;
+        assert_eq!(path.segment_of_lane(later, true), Some(SEGMENT_BYTES), "a small one is up");
+        assert_eq!(
+            path.segment_of_lane(later, false),
+            None,
+            "small ones that were mute have prolonged nothing"
+        );
+        assert_eq!(path.segment_of_lane(later, true), None, "those that are up are of full size");
     }
 
     #[test]

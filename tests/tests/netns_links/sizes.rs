@@ -116,7 +116,7 @@ fn a_get_that_does_not_come_says_what_stood_still() {
     let stored = put(&writer, 53, 12 * MI);
     // Not even the small segments pass.
     (0..2).for_each(|host| peers.network.only_small(host, 1150));
-    let failed = reader.acquire(stored.reference(), &seconds(8)).unwrap_err();
+    let failed = reader.acquire(stored.reference(), &seconds(14)).unwrap_err();
     let told = failed.to_string();
     assert!(told.contains("nothing moved for") && told.contains("MTU"), "{told}");
     assert!([Reason::DeadlineExceeded, Reason::PeerUnreachable].contains(&reason::<Tensor>(Err(failed))));

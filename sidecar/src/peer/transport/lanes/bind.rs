@@ -69,8 +69,13 @@ struct Dialed {
 }
 
 /// Connects to where the control connection leads.
-fn connect(shared: &Arc<Shared>, link: &Link, until: Instant) -> Result<(TcpStream, Registered), Refused> {
-    let segment = link.peer.standstill.lock().segment(Instant::now());
+fn connect(
+    shared: &Arc<Shared>,
+    link: &Link,
+    lanes: &Lanes,
+    until: Instant,
+) -> Result<(TcpStream, Registered), Refused> {
+    let segment = lanes.segment(link);
     Ok(connect::connect(shared, &link.other_end()?, segment, left(until)?)?)
 }
 
@@ -82,7 +87,7 @@ fn dial_tls(
     until: Instant,
 ) -> Result<Dialed, Refused> {
     let keys = shared.keys();
-    let (socket, guard) = connect(shared, link, until)?;
+    let (socket, guard) = connect(shared, link, lanes, until)?;
     let secured = handshake::client(&keys.client, &socket, until)?;
     let mut talk = PendingConnection::begin(shared, socket, &keys, secured, guard, Some(&link.peer.name))?;
     let nonce = nonce();
@@ -144,7 +149,7 @@ fn dial_plain(
     name: LaneName,
     until: Instant,
 ) -> Result<Dialed, Refused> {
-    let (socket, guard) = connect(shared, link, until)?;
+    let (socket, guard) = connect(shared, link, lanes, until)?;
     let ours = nonce();
     let mut hello = MAGIC.to_vec();
     hello.extend(lanes.key.id());

@@ -194,7 +194,7 @@ impl Lanes {
         let missing = missing.into_iter().map(u32::from).collect();
         // Version 2 before QUIC says nothing of the way, and means the lanes that it knows.
         let way = if self.way() == Way::Quic { v1::Way::Quic } else { v1::Way::Stream };
-        let small_segments = link.peer.standstill.lock().segment(Instant::now()).is_some();
+        let small_segments = self.segment(&link).is_some();
         let lanes = v1::Lanes { missing, way: way.into(), small_segments };
         link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &lanes));
     }
@@ -297,6 +297,12 @@ impl Lanes {
         let landed = landed.ok_or(FrameError::OutOfPlace(PeerKind::Sum.into()))?;
         self.settle(shared, link, &wanted, landed);
         Ok(())
+    }
+
+    /// Bytes of the segments of a lane that is opened now, where they are to be small.
+    fn segment(&self, link: &Link) -> Option<u32> {
+        let is_beside = self.opening.lock().is_up();
+        link.peer.standstill.lock().segment_of_lane(Instant::now(), is_beside)
     }
 
     /// Bytes from which on a pull comes on lanes. Where large amounts have stood still, few are to stand before small calls.

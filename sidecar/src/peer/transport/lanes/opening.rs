@@ -115,7 +115,7 @@ impl LaneDialer {
     /// A lane broke, or did not come.
     pub(super) fn failed(&mut self, lane: u8, now: Instant) {
         self.set(lane, Lane::Down);
-        if !self.lanes.contains(&Lane::Up) && self.was_up(now) < self.still {
+        if !self.is_up() && self.was_up(now) < self.still {
             // It broke, or was given up by a pull in a hurry, which says nothing of packets.
             self.up = None;
         }
@@ -128,7 +128,7 @@ impl LaneDialer {
     /// Since when pulls wait and no lane is up that has brought anything; since a lane came up, where it came while they waited.
     /// `work`: whether any waits now.
     pub(super) fn without(&mut self, now: Instant, work: bool) -> Option<Instant> {
-        if !self.lanes.contains(&Lane::Up) {
+        if !self.is_up() {
             self.proven = false;
         }
         if !work || self.proven {
@@ -137,12 +137,17 @@ impl LaneDialer {
             return None;
         }
         let since = *self.without.get_or_insert(now);
-        if self.lanes.contains(&Lane::Up) {
+        if self.is_up() {
             self.up.get_or_insert(now);
         }
         // Lanes that come and go put nothing off for longer.
         let came = self.up.filter(|up| up.saturating_duration_since(since) < self.patience);
         Some(came.unwrap_or(since))
+    }
+
+    /// Returns whether a lane is up.
+    pub(super) fn is_up(&self) -> bool {
+        self.lanes.contains(&Lane::Up)
     }
 
     fn was_up(&self, now: Instant) -> Duration {
