@@ -182,7 +182,7 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
 #[pymethods]
 impl Writer {
     /// Writes a message of parts: its sequence, and how many readers it is for.
-    fn write(&self, py: Python<'_>, parts: Vec<Dense>, timeout: Seconds) -> PyResult<(u64, u32)> {
+    fn write(&self, py: Python<'_>, parts: Vec<Dense>, timeout: Seconds) -> PyResult<(u64, u32, bool)> {
         let timeout = timeout.timeout(py)?;
         let mut buffers = Vec::with_capacity(parts.len());
         let mut described = Vec::with_capacity(parts.len());
@@ -199,17 +199,22 @@ impl Writer {
             self.with(|writer| writer.write(&parts, timeout))
         })?;
         let written = written.map_err(|error| errors::raise(py, &error))?;
-        Ok((written.sequence, written.readers))
+        Ok((written.sequence, written.readers, written.dropped))
     }
 
     /// Writes a message of plain bytes.
-    fn write_bytes(&self, py: Python<'_>, bytes: PyBuffer<u8>, timeout: Seconds) -> PyResult<(u64, u32)> {
+    fn write_bytes(
+        &self,
+        py: Python<'_>,
+        bytes: PyBuffer<u8>,
+        timeout: Seconds,
+    ) -> PyResult<(u64, u32, bool)> {
         let timeout = timeout.timeout(py)?;
         let written = with_bytes(py, &[bytes], |bytes| {
             self.with(|writer| writer.write_bytes(bytes.first().copied().unwrap_or_default(), timeout))
         })?;
         let written = written.map_err(|error| errors::raise(py, &error))?;
-        Ok((written.sequence, written.readers))
+        Ok((written.sequence, written.readers, written.dropped))
     }
 
     /// Number of readers that are attached.

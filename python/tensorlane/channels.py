@@ -25,6 +25,7 @@ class ChannelWriter:
 
     def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False):
         self.name, self._core, self._slot_bytes, self._pickle = name, core, slot_bytes, pickle
+        self._dropped = 0
 
     def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Copies a message into the ring, once, and returns its sequence.
@@ -35,8 +36,18 @@ class ChannelWriter:
         """
         if isinstance(value, (bytes, bytearray, memoryview)):
             plain = memoryview(value)
-            return self._core.write_bytes(plain.cast("B") if plain.nbytes else b"", timeout)[0]
-        return self._core.write(_parts(value, self._pickle, self._slot_bytes), timeout)[0]
+            return self._wrote(self._core.write_bytes(plain.cast("B") if plain.nbytes else b"", timeout))
+        return self._wrote(self._core.write(_parts(value, self._pickle, self._slot_bytes), timeout))
+
+    def _wrote(self, written: tuple[int, int, bool]) -> int:
+        sequence, _, is_dropped = written
+        self._dropped += is_dropped
+        return sequence
+
+    @property
+    def dropped(self) -> int:
+        """Number of messages that no reader gets, because readers held every slot when they were written. 0 under "block"."""
+        return self._dropped
 
     @property
     def readers(self) -> int:

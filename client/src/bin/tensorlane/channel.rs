@@ -225,8 +225,16 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
     }
     writer.finish();
     output.print(
-        || json!({ "name": args.name, "messages": sent.messages, "bytes": sent.bytes }),
-        |out| writeln!(out, "{} messages, {}", sent.messages, output::bytes(sent.bytes)),
+        || json!({ "name": args.name, "messages": sent.messages, "bytes": sent.bytes, "dropped": sent.dropped }),
+        |out| match sent.dropped {
+            0 => writeln!(out, "{} messages, {}", sent.messages, output::bytes(sent.bytes)),
+            dropped => writeln!(
+                out,
+                "{} messages, {}; {dropped} of them went to nobody, because readers held every slot (--slots)",
+                sent.messages,
+                output::bytes(sent.bytes)
+            ),
+        },
     )?;
     Ok(())
 }
@@ -235,11 +243,13 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
 struct Sent {
     messages: u64,
     bytes: u64,
+    /// Messages that no reader gets: every slot was held.
+    dropped: u64,
 }
 
 impl Sent {
     fn send(&mut self, writer: &mut ChannelWriter, bytes: &[u8], timeout: Timeout) -> Result<()> {
-        writer.write_bytes(bytes, timeout)?;
+        self.dropped += u64::from(writer.write_bytes(bytes, timeout)?.dropped);
         self.messages += 1;
         self.bytes += bytes.len() as u64;
         Ok(())
