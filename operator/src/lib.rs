@@ -16,6 +16,7 @@ pub mod annotations;
 pub mod app;
 #[cfg(feature = "run")]
 pub mod certs;
+pub mod dns;
 pub mod findings;
 pub mod inspect;
 pub mod manifests;

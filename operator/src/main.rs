@@ -6,12 +6,11 @@ use clap::Parser;
 use tensorlane_operator::app::{self, Args};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let level: LevelFilter = args.log_level.as_str().parse().unwrap_or(LevelFilter::INFO);
-    tracing_subscriber::fmt().json().with_max_level(level).init();
+    app::subscriber(args.log_level, std::io::stdout).init();
     // The client of Kubernetes takes the provider of the process; another one could not be set before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -20,6 +20,8 @@ pub struct Metrics {
     pub certificate_expiry: IntGauge,
     /// Set while this replica leads.
     pub leader: IntGauge,
+    /// Set where the policy on the status of peers does what was installed, as the leader saw it last.
+    pub guarded: IntGauge,
     reconciles: IntCounterVec,
     objects: IntGaugeVec,
 }
@@ -62,6 +64,10 @@ impl Metrics {
                 "tensorlane_operator_leader",
                 "1 where this replica leads and writes objects, else 0.",
             )?,
+            guarded: IntGauge::new(
+                "tensorlane_operator_peers_guarded",
+                "1 where the policy on the status of peers is as installed, 0 where it is missing or weaker or nobody has looked yet; of the leader.",
+            )?,
             reconciles: IntCounterVec::new(
                 Opts::new(
                     "tensorlane_operator_reconciles_total",
@@ -80,12 +86,13 @@ impl Metrics {
     }
 
     fn register(&self) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 7] = [
+        let all: [Box<dyn Collector>; 8] = [
             Box::new(self.injections.clone()),
             Box::new(self.seconds.clone()),
             Box::new(self.notes_dropped.clone()),
             Box::new(self.certificate_expiry.clone()),
             Box::new(self.leader.clone()),
+            Box::new(self.guarded.clone()),
             Box::new(self.reconciles.clone()),
             Box::new(self.objects.clone()),
         ];

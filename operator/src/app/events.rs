@@ -6,7 +6,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -14,10 +14,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::AppError;
-use crate::webhook::Note;
-
-/// The most bytes of the sentence of an Event.
-const SENTENCE_BYTES_MAX: usize = 1024;
+use crate::dns::{Label, Subdomain};
+use crate::webhook::{Note, Owner};
 
 /// Time that one Event may take; Events are for people, and the next one waits.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -57,15 +55,15 @@ async fn one(client: &Client, recorder: &Recorder, note: Note) -> Result<(), kub
     let reference = ObjectReference {
         api_version: Some(owner.api_version),
         kind: Some(owner.kind),
-        name: Some(owner.name),
-        namespace: Some(note.namespace),
+        name: Some(owner.name.to_string()),
+        namespace: Some(note.namespace.to_string()),
         uid: Some(owner.uid),
         ..ObjectReference::default()
     };
     let event = Event {
         type_: if note.warning { EventType::Warning } else { EventType::Normal },
         reason: note.reason.to_owned(),
-        note: Some(cut(note.sentence)),
+        note: Some(note.sentence),
         action: "Inject".to_owned(),
         secondary: None,
     };
@@ -73,7 +71,7 @@ async fn one(client: &Client, recorder: &Recorder, note: Note) -> Result<(), kub
 }
 
 /// People look at a Deployment, not at its ReplicaSets, and at a CronJob, not at its Jobs.
-async fn top(client: &Client, note: &Note) -> OwnerReference {
+async fn top(client: &Client, note: &Note) -> Owner {
     let (namespace, name) = (&note.namespace, &note.owner.name);
     let metadata = match note.owner.kind.as_str() {
         "ReplicaSet" => metadata::<ReplicaSet>(client, namespace, name).await,
@@ -81,36 +79,17 @@ async fn top(client: &Client, note: &Note) -> OwnerReference {
         _ => None,
     };
     let owners = metadata.and_then(|metadata| metadata.owner_references).unwrap_or_default();
-    let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
-    controller.unwrap_or_else(|| note.owner.clone())
+    let controller = owners.iter().find(|owner| owner.controller == Some(true));
+    controller.and_then(Owner::of).unwrap_or_else(|| note.owner.clone())
 }
 
-async fn metadata<K>(client: &Client, namespace: &str, name: &str) -> Option<ObjectMeta>
+async fn metadata<K>(client: &Client, namespace: &Label, name: &Subdomain) -> Option<ObjectMeta>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
         + DeserializeOwned
         + std::fmt::Debug,
 {
-    let all: Api<K> = Api::namespaced(client.clone(), namespace);
-    all.get_metadata_opt(name).await.ok().flatten().map(|found| found.metadata)
-}
-
-/// Cut at a letter, not within one.
-fn cut(mut sentence: String) -> String {
-    let end = (0..=SENTENCE_BYTES_MAX.min(sentence.len())).rev().find(|end| sentence.is_char_boundary(*end));
-    sentence.truncate(end.unwrap_or(0));
-    sentence
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_sentence_is_cut_between_letters() {
-        assert_eq!(cut("short".to_owned()), "short");
-        let long = format!("{}ää", "x".repeat(SENTENCE_BYTES_MAX - 1));
-        assert_eq!(cut(long).len(), SENTENCE_BYTES_MAX - 1);
-    }
+    let all: Api<K> = Api::namespaced(client.clone(), namespace.as_str());
+    all.get_metadata_opt(name.as_str()).await.ok().flatten().map(|found| found.metadata)
 }

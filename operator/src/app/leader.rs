@@ -128,7 +128,7 @@ async fn work(
     term: &CancellationToken,
 ) {
     let (wanted, gpu_namespaces) = watch::channel(None);
-    let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
+    let controller = Controller::run(client, &args.namespace, Arc::clone(metrics), wanted, term.clone());
     // On the heap, because it is large.
     let work = Box::pin(async {
         tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term))

@@ -14,6 +14,7 @@ mod certificates;
 mod events;
 mod history;
 mod leader;
+mod logging;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use admin::Readiness;
 pub use args::Args;
 pub use history::History;
+pub use logging::subscriber;
 
 use crate::certs::Current;
 use crate::metrics::Metrics;

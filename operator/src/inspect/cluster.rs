@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::namespace::{self, Namespace};
 use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
+use crate::manifests::{GAP_REMEDY, Installation, PEER_POLICY, gap};
 
 /// The role and role binding with which the pods of a namespace find each other.
 pub const PEER_ROLE: &str = "tensorlane-peer";
@@ -143,17 +144,28 @@ fn policies(cluster: &Cluster) -> Vec<Finding> {
         .filter_map(|(name, seen)| match seen {
             Seen::There(_) => None,
             Seen::Hidden(why) => Some(hidden("policies", name, why)),
-            Seen::Missing => Some(Finding::problem(
-                "policies",
-                format!("{name} is missing"),
-                "kubectl apply --server-side -f manifests/policies.yaml, or install the chart",
-            )),
+            Seen::Missing => Some(Finding::problem("policies", format!("{name} is missing"), GAP_REMEDY)),
         })
         .collect();
+    findings.extend(changed_guard(cluster));
     if findings.is_empty() {
         findings.push(Finding::ok("policies", format!("all {} are there", cluster.policies.len())));
     }
     findings
+}
+
+/// Fault of a guard of peers that is there, and guards nothing.
+fn changed_guard(cluster: &Cluster) -> Option<Finding> {
+    let object = |kind: &str| {
+        let name = format!("{kind} {PEER_POLICY}");
+        cluster.policies.iter().find(|(one, _)| *one == name).and_then(|(_, seen)| seen.object())
+    };
+    let (policy, binding) =
+        (object("ValidatingAdmissionPolicy")?, object("ValidatingAdmissionPolicyBinding")?);
+    let namespace = cluster.operator_namespace.clone();
+    let installation = Installation { namespace, ..Installation::default() };
+    let gap = gap(Some(policy), Some(binding), &installation)?;
+    Some(Finding::problem("policies", gap.what, GAP_REMEDY))
 }
 
 fn operator(cluster: &Cluster) -> Finding {

@@ -7,6 +7,13 @@ fn there(object: Value) -> Seen {
     Seen::There(object)
 }
 
+/// The policy on the status of peers and its binding, as they are installed.
+fn guards() -> Vec<(String, Seen)> {
+    let all = crate::manifests::objects(&Installation::default());
+    let guards = all.into_iter().filter(|object| object["metadata"]["name"] == PEER_POLICY);
+    guards.map(|object| (format!("{} {PEER_POLICY}", text(&object, "/kind")), there(object))).collect()
+}
+
 /// A cluster in which all is well.
 fn well() -> Cluster {
     let crd = json!({
@@ -16,7 +23,7 @@ fn well() -> Cluster {
     Cluster {
         operator_namespace: "tensorlane-system".to_owned(),
         definitions: vec![("tensorpeers.tensorlane.dev".to_owned(), there(crd))],
-        policies: vec![("tensorlane-injected".to_owned(), there(json!({})))],
+        policies: guards(),
         operator: there(
             json!({"metadata": {"name": "tensorlane-operator"}, "spec": {"replicas": 2}, "status": {"readyReplicas": 2}}),
         ),
@@ -84,10 +91,21 @@ fn a_cluster_that_is_well_has_a_line_for_everything_and_no_problem() {
 #[test]
 fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
     type Break = fn(&mut Cluster);
-    let cases: [(Break, &str); 17] = [
+    let cases: [(Break, &str); 18] = [
         (|c| c.definitions[0].1 = Seen::Missing, "is not defined -> kubectl apply"),
         (|c| c.definitions[0].1 = there(json!({})), "is not established"),
-        (|c| c.policies[0].1 = Seen::Missing, "policies: tensorlane-injected is missing"),
+        (
+            |c| c.policies[0].1 = Seen::Missing,
+            "policies: ValidatingAdmissionPolicy tensorlane-peer-status is missing",
+        ),
+        (
+            |c| {
+                if let Seen::There(binding) = &mut c.policies[1].1 {
+                    binding["spec"]["validationActions"] = json!(["Audit"]);
+                }
+            },
+            "policies: validationActions of ValidatingAdmissionPolicyBinding tensorlane-peer-status is [\"Audit\"]",
+        ),
         (|c| c.operator = Seen::Missing, "no Deployment of the operator"),
         (
             |c| c.operator = there(json!({"metadata": {"name": "o"}, "spec": {"replicas": 0}})),

@@ -26,7 +26,7 @@ pub(super) const SECRET: &str = "tensorlane-webhook-ca";
 /// Role that says what the pods of a namespace may do.
 pub(super) const PEER_ROLE: &str = "tensorlane-peer";
 /// The policy on the status of peers.
-pub(super) const PEER_POLICY: &str = "tensorlane-peer-status";
+pub const PEER_POLICY: &str = "tensorlane-peer-status";
 
 impl Default for Installation {
     fn default() -> Installation {

@@ -8,6 +8,7 @@ mod cel;
 mod chart;
 mod crds;
 mod deployment;
+mod guard;
 mod install;
 mod policies;
 mod rbac;
@@ -19,7 +20,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use install::Installation;
+pub use guard::{Gap, REMEDY as GAP_REMEDY, gap};
+pub use install::{Installation, PEER_POLICY};
 pub use rbac::{CLUSTER_RULES, PEER_RULES, ROLE_RULES, Rule};
 pub use webhooks::{GPU_WEBHOOK, WEBHOOKS, gpu_webhook};
 

@@ -58,7 +58,7 @@ fn binding(name: &str, action: &str, more: &Value) -> Value {
     binding
 }
 
-fn peer_status(installation: &Installation) -> [Value; 2] {
+pub(super) fn peer_status(installation: &Installation) -> [Value; 2] {
     let own = format!(
         "has(request.userInfo.extra) && '{POD_UID}' in request.userInfo.extra && oldObject.spec.podUID in request.userInfo.extra['{POD_UID}']"
     );

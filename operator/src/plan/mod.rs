@@ -213,6 +213,7 @@ fn refuse_what_is_taken(view: &View, chosen: &[String]) -> Result<(), Deny> {
     if let Some(volume) = volumes.map(|volume| &volume.name).find(|name| volumes::is_ours(name)) {
         return Err(Deny::NameTaken { what: "volume", name: volume.clone() });
     }
+    volumes::refuse_use_of_ours(spec)?;
     for container in all() {
         let in_the_way = |path: &&str| chosen.contains(&container.name) && volumes::is_in_the_way(path);
         let mut mounts = container.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str());

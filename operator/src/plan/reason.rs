@@ -116,6 +116,18 @@ pub enum Deny {
         /// Path of the mount.
         path: String,
     },
+    /// A container mounts a volume of the sidecar by its name.
+    #[error(
+        "container {container:?} mounts the volume {volume:?}, which is the sidecar's ({kept}): take the mount out; containers that use Tensorlane get the sockets by themselves"
+    )]
+    SidecarVolume {
+        /// Container of the mount.
+        container: String,
+        /// Name of the volume.
+        volume: String,
+        /// What the volume keeps.
+        kept: &'static str,
+    },
     /// A port of the sidecar is taken.
     #[error(
         "container {container:?} has port {port}; the sidecar needs {PEERS_PORT} and {ADMIN_PORT} in the pod: use another one"
@@ -224,7 +236,7 @@ pub struct OverQuota {
 
 impl Deny {
     /// Every label, for metrics and documentation.
-    pub const LABELS: [&str; 19] = [
+    pub const LABELS: [&str; 20] = [
         "invalid_annotation",
         "invalid_namespace_label",
         "exchange_missing",
@@ -236,6 +248,7 @@ impl Deny {
         "not_linux",
         "name_taken",
         "mount_conflict",
+        "sidecar_volume",
         "port_taken",
         "unknown_container",
         "contradiction",
@@ -260,6 +273,7 @@ impl Deny {
             Deny::NotLinux => "not_linux",
             Deny::NameTaken { .. } => "name_taken",
             Deny::MountConflict { .. } => "mount_conflict",
+            Deny::SidecarVolume { .. } => "sidecar_volume",
             Deny::PortTaken { .. } => "port_taken",
             Deny::UnknownContainer { .. } => "unknown_container",
             Deny::Contradiction(_) => "contradiction",

@@ -2,12 +2,14 @@
 
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, DownwardAPIProjection, DownwardAPIVolumeFile, EmptyDirVolumeSource,
-    HostPathVolumeSource, KeyToPath, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
-    ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
+    HostPathVolumeSource, KeyToPath, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, PodSpec,
+    ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeDevice, VolumeMount,
+    VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tensorlane_proto::crd::SameNode;
 
+use super::reason::Deny;
 use super::settle::Settled;
 use crate::names::{
     NODE_PATH, NODE_VOLUME, SOCKETS_PATH, SOCKETS_VOLUME, STATE_PATH, STATE_VOLUME, TOKEN_PATH, TOKEN_VOLUME,
@@ -20,6 +22,37 @@ const TOKEN_SECONDS: i64 = 3607;
 /// Returns whether a volume is one of ours.
 pub(super) fn is_ours(name: &str) -> bool {
     VOLUMES.contains(&name)
+}
+
+/// Contents of each of our volumes, for whoever mounts it.
+const KEPT: [(&str, &str); 4] = [
+    (SOCKETS_VOLUME, "its sockets, which are read-only for others"),
+    (STATE_VOLUME, "its key"),
+    (TOKEN_VOLUME, "its token"),
+    (NODE_VOLUME, "its sockets for sidecars of the node"),
+];
+
+/// Refuses containers of any kind that mount one of our volumes by its name. Volumes of a pod are for each of its
+/// containers to mount, so only this keeps key and token from them. The sockets may be mounted read-only, elsewhere too.
+pub(super) fn refuse_use_of_ours(spec: &PodSpec) -> Result<(), Deny> {
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let containers = containers.map(|one| (&one.name, &one.volume_mounts, &one.volume_devices));
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let ephemeral = ephemeral.map(|one| (&one.name, &one.volume_mounts, &one.volume_devices));
+    for (container, mounts, devices) in containers.chain(ephemeral) {
+        let harmless = |mount: &&VolumeMount| mount.name == SOCKETS_VOLUME && mount.read_only == Some(true);
+        let mounted = mounts.iter().flatten().filter(|mount| !harmless(mount)).map(|mount| &mount.name);
+        let devices = devices.iter().flatten().map(|device: &VolumeDevice| &device.name);
+        let ours = |name: &String| KEPT.into_iter().find(|(volume, _)| volume == name);
+        if let Some((volume, kept)) = mounted.chain(devices).find_map(ours) {
+            return Err(Deny::SidecarVolume {
+                container: container.clone(),
+                volume: volume.to_owned(),
+                kept,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a mount there hides the sockets, or would have to be made inside a read-only volume.

@@ -16,13 +16,13 @@ use tensorlane_proto::crd::{DEFAULT_EXCHANGE, PeerSpec, TensorExchange, TensorPe
 use thiserror::Error;
 
 use super::build::Action;
+use crate::manifests::{Gap, Installation, PEER_POLICY, gap};
 use crate::names::FIELD_MANAGER;
 
 /// The manager of what the operator says in the status of a peer, beside what the sidecar says.
 const STATUS_MANAGER: &str = "tensorlane-operator-status";
-/// The role and its binding in each namespace, and the policy that has to be there first.
+/// The role and its binding in each namespace.
 const PEER_ROLE: &str = "tensorlane-peer";
-const PEER_POLICY: &str = "tensorlane-peer-status";
 
 /// Time that a call may take. A leader that hangs is worse than one that tries again.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -33,6 +33,9 @@ pub enum ApplyError {
     /// The API server refused, or was not there.
     #[error(transparent)]
     Kube(#[from] Box<kube::Error>),
+    /// By the library: a type of Kubernetes is always JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
     /// No answer came.
     #[error("no answer from the API server within {} seconds", CALL_DEADLINE.as_secs())]
     Deadline,
@@ -56,17 +59,19 @@ impl Applier {
         Applier(client, recorder)
     }
 
-    /// Returns whether the policy on the status of peers is there and bound.
+    /// Finds the gap in the policy on the status of peers and its binding; none where peers are guarded.
     ///
     /// # Errors
     /// It cannot be found out.
-    pub async fn guarded(&self) -> Result<bool, ApplyError> {
+    pub async fn gap(&self, installation: &Installation) -> Result<Option<Gap>, ApplyError> {
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.0.clone());
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.0.clone());
         let both = async { tokio::try_join!(policies.get_opt(PEER_POLICY), bindings.get_opt(PEER_POLICY)) };
         let (policy, binding) =
             tokio::time::timeout(CALL_DEADLINE, both).await.map_err(|_| ApplyError::Deadline)??;
-        Ok(policy.is_some() && binding.is_some())
+        let policy = policy.map(serde_json::to_value).transpose()?;
+        let binding = binding.map(serde_json::to_value).transpose()?;
+        Ok(gap(policy.as_ref(), binding.as_ref(), installation))
     }
 
     /// Does one thing.

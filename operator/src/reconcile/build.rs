@@ -65,7 +65,7 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
         actions.push(Action::MakeDefaultExchange);
     }
     let owners = owners(scene, &living);
-    if scene.guarded && !owners.is_empty() {
+    if scene.gap.is_none() && !owners.is_empty() {
         actions.push(Action::ApplyRoleBinding { owners });
     }
     let peers: BTreeMap<String, &TensorPeer> =
@@ -138,7 +138,7 @@ fn exchange_statuses(scene: &Scene, peers: &BTreeMap<String, &TensorPeer>, now: 
         let name = exchange.name_any();
         let members: Vec<&PodFacts> =
             scene.pods.iter().filter(|pod| !pod.ended && pod.exchange == name).collect();
-        let status = exchange_status(exchange, &members, peers, scene.guarded, now)?;
+        let status = exchange_status(exchange, &members, peers, scene.gap.as_ref(), now)?;
         let report = acceptance_news(exchange, &status).map(|condition| Action::ReportExchange {
             name: name.clone(),
             uid,

@@ -22,6 +22,7 @@ use super::apply::Applier;
 use super::build::{Action, build};
 use super::dereference::{PodFacts, Scene};
 use super::schedule::{GATHER, Object, Schedule};
+use crate::manifests::{Gap, Installation};
 use crate::metrics::Metrics;
 use crate::names::INJECTED;
 
@@ -32,9 +33,11 @@ const RETRY: Duration = Duration::from_secs(5);
 /// answered delay all others, until their calls are given up.
 const AT_ONCE: usize = 16;
 
-/// Interval at which every namespace is looked at again though nothing has changed, because the policy may have come or
-/// gone.
+/// Interval at which every namespace is looked at again though nothing has changed.
 const AGAIN: Duration = Duration::from_secs(300);
+
+/// Interval of looks at the policy that guards peers: two small reads. What has become of it concerns every namespace.
+const GUARD: Duration = Duration::from_secs(30);
 
 /// Objects of a page of a list.
 const PAGE: u32 = 50;
@@ -43,6 +46,8 @@ const PAGE: u32 = 50;
 pub struct Controller {
     applier: Applier,
     metrics: Arc<Metrics>,
+    /// What was installed, where this operator runs.
+    installation: Installation,
     /// Namespaces with an exchange that wants every pod with a GPU.
     gpu_namespaces: watch::Sender<Option<Vec<String>>>,
     pods: Store<Pod>,
@@ -77,8 +82,10 @@ type Changes = Pin<Box<dyn Stream<Item = Option<String>> + Send>>;
 
 impl Controller {
     /// Watches by this client, and works until `stop`; says which namespaces want their pods with GPUs served.
+    /// `operator_namespace` is the one that the policies know.
     pub async fn run(
         client: &Client,
+        operator_namespace: &str,
         metrics: Arc<Metrics>,
         gpu_namespaces: watch::Sender<Option<Vec<String>>>,
         stop: CancellationToken,
@@ -106,7 +113,10 @@ impl Controller {
             });
         let mut changes: Changes = Box::pin(select(changed_pods, select(changed_peers, changed_exchanges)));
         let applier = Applier::new(client.clone());
-        let controller = Controller { applier, metrics, gpu_namespaces, pods, peers, exchanges };
+        let installation =
+            Installation { namespace: operator_namespace.to_owned(), ..Installation::default() };
+        let controller =
+            Controller { applier, metrics, installation, gpu_namespaces, pods, peers, exchanges };
         controller.follow(&mut changes, &stop).await;
     }
 
@@ -115,8 +125,10 @@ impl Controller {
         let room = Semaphore::new(AT_ONCE);
         let mut under_way = FuturesUnordered::new();
         let mut all_again = Instant::now() + AGAIN;
+        let mut guard_again = Instant::now() + GUARD;
+        let mut gap = None;
         loop {
-            let next = schedule.next().unwrap_or(all_again).min(all_again);
+            let next = schedule.next().unwrap_or(all_again).min(all_again).min(guard_again);
             tokio::select! {
                 () = stop.cancelled() => return,
                 change = changes.next() => match change {
@@ -135,15 +147,16 @@ impl Controller {
                         self.all_due(&mut schedule, now);
                         all_again = now + AGAIN;
                     }
-                    let tasks = self.work(&mut schedule, now).await;
+                    guard_again = now + GUARD;
+                    let tasks = self.work(&mut schedule, &mut gap, now).await;
                     under_way.extend(tasks.into_iter().map(|task| self.perform(task, &room)));
                 }
             }
         }
     }
 
-    /// Looks at what is due; gives what is to be done.
-    async fn work(&self, schedule: &mut Schedule, now: Instant) -> Vec<Task> {
+    /// Looks at what is due; gives what is to be done. `known` is the gap in the guard of peers that was seen last.
+    async fn work(&self, schedule: &mut Schedule, known: &mut Option<Gap>, now: Instant) -> Vec<Task> {
         let ripe = schedule.take(now);
         // A list that is not whole yet would be read as "there is nothing".
         if !self.is_whole() {
@@ -151,8 +164,8 @@ impl Controller {
             return Vec::new();
         }
         self.summary();
-        let guarded = match self.applier.guarded().await {
-            Ok(guarded) => guarded,
+        let gap = match self.applier.gap(&self.installation).await {
+            Ok(gap) => gap,
             Err(error) => {
                 tracing::warn!(%error, "it cannot be found out whether the status of peers is guarded");
                 let later = Instant::now() + RETRY;
@@ -160,9 +173,19 @@ impl Controller {
                 return Vec::new();
             }
         };
+        self.metrics.guarded.set(i64::from(gap.is_none()));
+        if gap != *known {
+            match &gap {
+                Some(gap) => tracing::error!(reason = gap.reason, "{}", gap.message()),
+                None => tracing::info!("the status of peers is guarded again"),
+            }
+            known.clone_from(&gap);
+            // Every exchange is told.
+            self.all_due(schedule, now);
+        }
         let mut all = Vec::new();
         for namespace in ripe {
-            let tasks = tasks(&namespace, build(&self.scene(&namespace, guarded), &now_text()));
+            let tasks = tasks(&namespace, build(&self.scene(&namespace, gap.clone()), &now_text()));
             schedule.wanted(&namespace, &tasks.iter().map(|task| task.object.clone()).collect());
             let begins = |task: &Task| schedule.begins(&namespace, &task.object, now);
             all.extend(tasks.into_iter().filter(begins));
@@ -215,14 +238,14 @@ impl Controller {
         done.is_ok()
     }
 
-    fn scene(&self, namespace: &str, guarded: bool) -> Scene {
+    fn scene(&self, namespace: &str, gap: Option<Gap>) -> Scene {
         let pods = of(&self.pods, namespace);
         Scene {
             namespace: namespace.to_owned(),
             exchanges: of(&self.exchanges, namespace).map(|exchange| (*exchange).clone()).collect(),
             pods: pods.filter_map(|pod| PodFacts::of(&pod)).collect(),
             peers: of(&self.peers, namespace).map(|peer| (*peer).clone()).collect(),
-            guarded,
+            gap,
         }
     }
 

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
 
+use crate::manifests::Gap;
 use crate::names::{EXCHANGE, INJECTED, SIDECAR};
 
 /// A single namespace.
@@ -16,8 +17,8 @@ pub struct Scene {
     pub pods: Vec<PodFacts>,
     /// Peers of the namespace.
     pub peers: Vec<TensorPeer>,
-    /// The policy that guards the status of peers is there, and bound.
-    pub guarded: bool,
+    /// Gap in what guards the status of peers; none where they are guarded.
+    pub gap: Option<Gap>,
 }
 
 /// Facts that are needed of an injected pod.

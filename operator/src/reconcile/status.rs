@@ -7,6 +7,7 @@ use tensorlane_proto::crd::{ExchangeStatus, TensorExchange, TensorPeer};
 
 use super::dereference::PodFacts;
 use crate::abilities::{Abilities, unsupported};
+use crate::manifests::Gap;
 
 /// The word and the sentence of a condition.
 type Why = (&'static str, String);
@@ -43,7 +44,7 @@ pub(super) fn exchange_status(
     exchange: &TensorExchange,
     members: &[&PodFacts],
     peers: &BTreeMap<String, &TensorPeer>,
-    guarded: bool,
+    gap: Option<&Gap>,
     now: &str,
 ) -> Option<ExchangeStatus> {
     let is_ready = |pod: &&&PodFacts| {
@@ -53,7 +54,7 @@ pub(super) fn exchange_status(
     let old = exchange.status.clone().unwrap_or_default();
     let was = |kind: &str| old.conditions.iter().find(|condition| condition.type_ == kind);
     let generation = exchange.metadata.generation;
-    let (can, (reason, message)) = acceptance(exchange, guarded);
+    let (can, (reason, message)) = acceptance(exchange, gap);
     let accepted = condition("Accepted", can, reason, message, generation, was("Accepted"), now);
     let (all, (reason, message)) = completeness(members.len(), ready);
     let complete = condition("Ready", all, reason, message, generation, was("Ready"), now);
@@ -85,10 +86,9 @@ pub(super) fn acceptance_news(exchange: &TensorExchange, status: &ExchangeStatus
 }
 
 /// Acceptance of an exchange. If nobody guards peers none can join, whatever the exchange says.
-fn acceptance(exchange: &TensorExchange, guarded: bool) -> (bool, Why) {
-    if !guarded {
-        let message = "ValidatingAdmissionPolicy tensorlane-peer-status or its binding is missing, so that any pod could speak for another one: apply manifests/policies.yaml";
-        return (false, ("PolicyMissing", message.to_owned()));
+fn acceptance(exchange: &TensorExchange, gap: Option<&Gap>) -> (bool, Why) {
+    if let Some(gap) = gap {
+        return (false, (gap.reason, gap.message()));
     }
     let lacks = unsupported(&exchange.spec, &Abilities::THIS_RELEASE);
     if lacks.is_empty() {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tensorlane_proto::crd::{TensorExchange, TensorPeer};
 
 use super::*;
+use crate::manifests::{Installation, PEER_POLICY, gap};
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 
@@ -42,7 +43,7 @@ fn peer(of: &PodFacts) -> TensorPeer {
 }
 
 fn scene(exchanges: Vec<TensorExchange>, pods: Vec<PodFacts>, peers: Vec<TensorPeer>) -> Scene {
-    Scene { namespace: "ml".to_owned(), exchanges, pods, peers, guarded: true }
+    Scene { namespace: "ml".to_owned(), exchanges, pods, peers, gap: None }
 }
 
 /// The scene after its actions were done, as an API server would do them.
@@ -128,12 +129,40 @@ fn every_scene_settles_and_counts_its_peers() {
 
 #[test]
 fn without_the_policy_nobody_gets_a_role_binding_and_the_exchange_says_why() {
-    let unguarded = Scene { guarded: false, ..scene(vec![exchange("default")], vec![pod("a", "1")], vec![]) };
+    let unguarded = Scene {
+        gap: gap(None, None, &Installation::default()),
+        ..scene(vec![exchange("default")], vec![pod("a", "1")], vec![])
+    };
     let binds = |action: &Action| matches!(action, Action::ApplyRoleBinding { .. });
     assert!(!build(&unguarded, NOW).iter().any(binds));
     let status = settled(unguarded).exchanges[0].status.clone();
     let (status, reason) = condition(Some(&serde_json::to_value(status).unwrap()), "Accepted");
     assert_eq!((status.as_str(), reason.as_str()), ("False", "PolicyMissing"));
+}
+
+#[test]
+fn a_weakened_policy_is_told_on_every_exchange_and_gives_no_further_permission() {
+    let all = crate::manifests::objects(&Installation::default());
+    let guards: Vec<&Value> = all.iter().filter(|object| object["metadata"]["name"] == PEER_POLICY).collect();
+    let mut binding = guards[1].clone();
+    binding["spec"]["validationActions"] = json!(["Audit"]);
+    let weak = gap(Some(guards[0]), Some(&binding), &Installation::default());
+    let scene = scene(vec![exchange("default"), exchange("big")], vec![pod("a", "1")], vec![]);
+    let actions = build(&Scene { gap: weak, ..scene }, NOW);
+    let told: Vec<_> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::ReportExchange { name, condition, .. } => {
+                Some((name.as_str(), &condition.reason, &condition.message))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.iter().map(|(name, ..)| *name).collect::<Vec<_>>(), ["default", "big"]);
+    assert!(
+        told.iter().all(|(_, reason, message)| *reason == "PolicyChanged" && message.contains("[\"Audit\"]"))
+    );
+    assert!(!actions.iter().any(|action| matches!(action, Action::ApplyRoleBinding { .. })));
 }
 
 #[test]

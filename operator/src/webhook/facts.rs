@@ -15,7 +15,9 @@ use serde_json::Value;
 use tensorlane_proto::crd::TensorExchange;
 use thiserror::Error;
 
+use super::lookups::LookUps;
 use crate::abilities::Abilities;
+use crate::dns::{Label, Subdomain};
 use crate::plan::{Claims, Defaults, Facts, LimitRange, Namespace, OF_NAMESPACE, Quota};
 
 /// Objects of a page of a list.
@@ -35,8 +37,8 @@ pub struct FactsError {
 
 /// Source of facts.
 pub trait FactSource: Send + Sync + 'static {
-    /// Everything that a decision about this pod depends on.
-    fn facts(&self, namespace: &str, pod: &Value) -> impl Future<Output = Result<Facts, FactsError>> + Send;
+    /// Everything that a decision about a pod depends on.
+    fn facts(&self, look_ups: &LookUps) -> impl Future<Output = Result<Facts, FactsError>> + Send;
 }
 
 /// An API server.
@@ -53,27 +55,27 @@ impl KubeFacts {
         KubeFacts { client, defaults, excluded }
     }
 
-    async fn namespace(&self, name: &str) -> Result<Namespace, FactsError> {
+    async fn namespace(&self, name: &Label) -> Result<Namespace, FactsError> {
         let api: Api<ApiNamespace> = Api::all(self.client.clone());
-        let found = api.get(name).await.map_err(|source| wrong("labels", name, source))?;
+        let found = api.get(name.as_str()).await.map_err(|source| wrong("labels", name, source))?;
         let mut annotations = found.metadata.annotations.unwrap_or_default();
         annotations.retain(|key, _| OF_NAMESPACE.contains(&key.as_str()));
         Ok(Namespace {
-            name: name.to_owned(),
+            name: name.to_string(),
             annotations,
             labels: found.metadata.labels.unwrap_or_default(),
-            excluded: self.excluded.iter().any(|excluded| excluded == name),
+            excluded: self.excluded.iter().any(|excluded| excluded == name.as_str()),
         })
     }
 
-    async fn list<K>(&self, what: &'static str, namespace: &str) -> Result<ObjectList<K>, FactsError>
+    async fn list<K>(&self, what: &'static str, namespace: &Label) -> Result<ObjectList<K>, FactsError>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + Clone
             + DeserializeOwned
             + std::fmt::Debug,
     {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace.as_str());
         let mut page = ListParams::default().limit(PAGE);
         // What people write beside an object may be larger than the object, and says nothing here.
         let bare = |mut objects: ObjectList<K>| {
@@ -95,21 +97,27 @@ impl KubeFacts {
     }
 
     /// The device classes of each of the pod's claims. A claim that is not there yet is not in the result.
-    async fn claims(&self, namespace: &str, pod: &Value) -> Result<Claims, FactsError> {
+    async fn claims(&self, look_ups: &LookUps) -> Result<Claims, FactsError> {
         let mut classes = Claims::new();
-        for (name, kind, object) in claims_of(pod) {
-            if let Some(found) = self.claim(namespace, kind, &object).await? {
-                classes.insert(name, device_classes(&found));
+        for claim in &look_ups.claims {
+            if let Some(found) = self.claim(&look_ups.namespace, claim.kind, &claim.object).await? {
+                classes.insert(claim.name.clone(), device_classes(&found));
             }
         }
         Ok(classes)
     }
 
-    async fn claim(&self, namespace: &str, kind: &str, name: &str) -> Result<Option<Value>, FactsError> {
+    async fn claim(
+        &self,
+        namespace: &Label,
+        kind: &str,
+        name: &Subdomain,
+    ) -> Result<Option<Value>, FactsError> {
         for version in CLAIM_VERSIONS {
             let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", version, kind));
-            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
-            match api.get_opt(name).await {
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), namespace.as_str(), &resource);
+            match api.get_opt(name.as_str()).await {
                 Ok(Some(found)) => return Ok(Some(found.data)),
                 // Either the object or the version is not there.
                 Ok(None) => {}
@@ -120,18 +128,19 @@ impl KubeFacts {
     }
 }
 
-fn wrong(what: &'static str, namespace: &str, source: kube::Error) -> FactsError {
-    FactsError { what, namespace: namespace.to_owned(), source: Box::new(source) }
+fn wrong(what: &'static str, namespace: &Label, source: kube::Error) -> FactsError {
+    FactsError { what, namespace: namespace.to_string(), source: Box::new(source) }
 }
 
 impl FactSource for KubeFacts {
-    async fn facts(&self, namespace: &str, pod: &Value) -> Result<Facts, FactsError> {
+    async fn facts(&self, look_ups: &LookUps) -> Result<Facts, FactsError> {
+        let namespace = &look_ups.namespace;
         let (labels, exchanges, limits, quotas, claims) = tokio::try_join!(
             self.namespace(namespace),
             self.list::<TensorExchange>("exchanges", namespace),
             self.list::<ApiLimitRange>("limit ranges", namespace),
             self.list::<ResourceQuota>("quotas", namespace),
-            self.claims(namespace, pod),
+            self.claims(look_ups),
         )?;
         let named = |exchange: TensorExchange| Some((exchange.metadata.name?, exchange.spec));
         Ok(Facts {
@@ -145,21 +154,6 @@ impl FactSource for KubeFacts {
             claims,
         })
     }
-}
-
-/// The claims of a pod: its name for each, and the object that says what is asked for.
-fn claims_of(pod: &Value) -> Vec<(String, &'static str, String)> {
-    let text = |claim: &Value, key: &str| claim.get(key).and_then(Value::as_str).map(str::to_owned);
-    let read = |claim: &Value| {
-        let name = text(claim, "name")?;
-        let object = text(claim, "resourceClaimName").map(|object| ("ResourceClaim", object));
-        let template =
-            || text(claim, "resourceClaimTemplateName").map(|object| ("ResourceClaimTemplate", object));
-        let (kind, object) = object.or_else(template)?;
-        Some((name, kind, object))
-    };
-    let claims = pod.pointer("/spec/resourceClaims").and_then(Value::as_array);
-    claims.into_iter().flatten().filter_map(read).collect()
 }
 
 /// The device classes of a claim or a template, in either version.
@@ -182,20 +176,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn claims_are_found_by_name_and_by_template() {
-        let pod = json!({"spec": {"resourceClaims": [
-            {"name": "a", "resourceClaimName": "mine"},
-            {"name": "b", "resourceClaimTemplateName": "one-gpu"},
-            {"name": "c"},
-        ]}});
-        let own = |name: &str, kind, object: &str| (name.to_owned(), kind, object.to_owned());
-        assert_eq!(
-            claims_of(&pod),
-            [own("a", "ResourceClaim", "mine"), own("b", "ResourceClaimTemplate", "one-gpu")]
-        );
-    }
 
     #[test]
     fn device_classes_are_found_in_every_version() {

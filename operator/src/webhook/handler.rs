@@ -1,7 +1,7 @@
 //! A single call: read, ask for facts, plan, answer, count.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connections::Activity;
 use super::facts::FactSource;
@@ -38,8 +38,9 @@ const ROOM_DEADLINE: Duration = Duration::from_secs(1);
 /// Time that a body may take once it has room. API servers send it in one go.
 const BODY_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Time that facts may take. The API server waits 5 seconds, and then the pod is refused without a reason.
-const FACTS_DEADLINE: Duration = Duration::from_secs(4);
+/// Time from the call to its answer, within which all look-ups have to end. The API server waits 5 seconds, and then the
+/// pod is refused without a reason.
+const CALL_DEADLINE: Duration = Duration::from_secs(4);
 
 /// Answers calls.
 pub struct Handler<F> {
@@ -76,7 +77,7 @@ impl<F: FactSource> Handler<F> {
             };
             // Before the body is here whole its connection is idle.
             let _busy = activity.map(Activity::begins);
-            handler.call(&body).await
+            handler.call(&body, began).await
         });
         Router::new().route(MUTATE_PATH, call).with_state(Arc::new(self))
     }
@@ -106,8 +107,7 @@ impl<F: FactSource> Handler<F> {
         }
     }
 
-    async fn call(&self, body: &[u8]) -> Response {
-        let began = Instant::now();
+    async fn call(&self, body: &[u8], began: Instant) -> Response {
         let question = match Question::read(body) {
             Ok(question) => question,
             Err(error) => {
@@ -116,7 +116,7 @@ impl<F: FactSource> Handler<F> {
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
-        let (label, review) = self.decide(&question).await;
+        let (label, review) = self.decide(&question, began + CALL_DEADLINE).await;
         self.metrics.injection(label, began.elapsed());
         match serde_json::to_vec(&review) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
@@ -124,17 +124,28 @@ impl<F: FactSource> Handler<F> {
         }
     }
 
-    async fn decide(&self, question: &Question) -> (&'static str, impl serde::Serialize + use<F>) {
-        let facts = self.facts.facts(&question.namespace, &question.pod);
-        let facts = match timeout(FACTS_DEADLINE, facts).await {
+    async fn decide(
+        &self,
+        question: &Question,
+        until: Instant,
+    ) -> (&'static str, impl serde::Serialize + use<F>) {
+        let namespace = question.namespace.as_str();
+        let look_ups = match question.look_ups() {
+            Ok(look_ups) => look_ups,
+            Err(error) => {
+                tracing::warn!(namespace, %error, "a pod names what cannot be looked up");
+                return ("bad_review", question.refuse(422, &error.to_string()));
+            }
+        };
+        let facts = match timeout_at(until, self.facts.facts(&look_ups)).await {
             Ok(Ok(facts)) => facts,
             Ok(Err(error)) => {
-                tracing::warn!(namespace = question.namespace, %error, "facts cannot be read");
+                tracing::warn!(namespace, %error, "facts cannot be read");
                 return ("no_facts", question.refuse(503, &error.to_string()));
             }
             Err(_) => {
                 let why = "the API server does not tell the operator of the namespace in time; try again";
-                tracing::warn!(namespace = question.namespace, why);
+                tracing::warn!(namespace, why);
                 return ("no_facts", question.refuse(503, why));
             }
         };

@@ -1,24 +1,28 @@
 //! Notes for the owner of a pod, later: the answer to the API server does not wait for an Event.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::lookups::Owner;
+use crate::dns::Label;
 use crate::plan::{Decision, Outcome};
 
 /// The most notes that wait. More are dropped: Events are for people, and a thousand at once are read by nobody.
 pub const NOTES_MAX: usize = 1024;
 
+/// The most bytes of a sentence, which are those of an Event. Notes that wait keep them.
+const SENTENCE_BYTES_MAX: usize = 1024;
+
 /// A single sentence for the owner of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {
     /// The namespace of both.
-    pub namespace: String,
+    pub namespace: Label,
     /// Owner, which made the pod.
-    pub owner: OwnerReference,
+    pub owner: Owner,
     /// A word for machines.
     pub reason: &'static str,
-    /// A sentence for people.
+    /// A sentence for people, at most 1,024 bytes.
     pub sentence: String,
     /// Somebody has to act.
     pub warning: bool,
@@ -36,19 +40,19 @@ impl Notes {
     }
 
     /// Leaves a note of each thing that the owner of this pod should know; false where there was no room.
-    pub fn leave(&self, namespace: &str, pod: &Value, outcome: &Outcome) -> bool {
+    pub fn leave(&self, namespace: &Label, pod: &Value, outcome: &Outcome) -> bool {
         notes(namespace, pod, outcome).into_iter().all(|note| self.0.try_send(note).is_ok())
     }
 }
 
 /// Notes that the owner should know. A pod that nobody owns tells its author by the answer itself.
-fn notes(namespace: &str, pod: &Value, outcome: &Outcome) -> Vec<Note> {
-    let Some(owner) = owner(pod) else { return Vec::new() };
+fn notes(namespace: &Label, pod: &Value, outcome: &Outcome) -> Vec<Note> {
+    let Some(owner) = Owner::of_pod(pod) else { return Vec::new() };
     let note = |reason, sentence: String, warning| Note {
-        namespace: namespace.to_owned(),
+        namespace: namespace.clone(),
         owner: owner.clone(),
         reason,
-        sentence,
+        sentence: cut(sentence),
         warning,
     };
     let mut all: Vec<Note> = Vec::new();
@@ -65,9 +69,21 @@ fn notes(namespace: &str, pod: &Value, outcome: &Outcome) -> Vec<Note> {
     all
 }
 
-/// Owner that controls the pod.
-fn owner(pod: &Value) -> Option<OwnerReference> {
-    let owners = pod.pointer("/metadata/ownerReferences")?.as_array()?;
-    let controller = owners.iter().find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
-    serde_json::from_value(controller.clone()).ok()
+/// Cut at a letter, not within one.
+fn cut(mut sentence: String) -> String {
+    let end = (0..=SENTENCE_BYTES_MAX.min(sentence.len())).rev().find(|end| sentence.is_char_boundary(*end));
+    sentence.truncate(end.unwrap_or(0));
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_sentence_is_cut_between_letters() {
+        assert_eq!(cut("short".to_owned()), "short");
+        let long = format!("{}ää", "x".repeat(SENTENCE_BYTES_MAX - 1));
+        assert_eq!(cut(long).len(), SENTENCE_BYTES_MAX - 1);
+    }
 }

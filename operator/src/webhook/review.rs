@@ -5,6 +5,8 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use serde_json::Value;
 use thiserror::Error;
 
+use super::lookups::{BadLookUps, LookUps};
+use crate::dns::{BadName, Label};
 use crate::plan::{Decision, Outcome};
 
 /// The most warnings of one answer; each is cut at 256 bytes by the API server, all of them at 4096.
@@ -17,7 +19,7 @@ pub struct Question {
     /// The pod as JSON.
     pub pod: Value,
     /// Namespace of the pod.
-    pub namespace: String,
+    pub namespace: Label,
     /// Nothing may be left behind: no Event.
     pub dry_run: bool,
 }
@@ -31,13 +33,16 @@ pub enum BadReview {
     /// A review of something else.
     #[error("{0} of {1} is nothing that this webhook answers: its configuration asks for too much")]
     NotACreatedPod(String, String),
+    /// A review whose namespace is none.
+    #[error(transparent)]
+    BadNamespace(#[from] BadName),
 }
 
 impl Question {
     /// Reads the body of a call.
     ///
     /// # Errors
-    /// It asks something else.
+    /// It asks something else, or names a namespace that cannot be.
     pub fn read(body: &[u8]) -> Result<Question, BadReview> {
         let review: AdmissionReview<DynamicObject> =
             serde_json::from_slice(body).map_err(|error| BadReview::NotAReview(error.to_string()))?;
@@ -53,8 +58,17 @@ impl Question {
             ));
         };
         let pod = serde_json::to_value(object).map_err(|error| BadReview::NotAReview(error.to_string()))?;
-        let namespace = request.namespace.clone().unwrap_or_default();
+        let namespace =
+            Label::new("the namespace of the review", request.namespace.as_deref().unwrap_or_default())?;
         Ok(Question { dry_run: request.dry_run, pod, namespace, request })
+    }
+
+    /// The look-ups that the decision takes.
+    ///
+    /// # Errors
+    /// The pod names what cannot be looked up, or too much.
+    pub fn look_ups(&self) -> Result<LookUps, BadLookUps> {
+        LookUps::of(self.namespace.clone(), &self.pod)
     }
 
     /// The answer to what was planned.

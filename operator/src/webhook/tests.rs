@@ -24,6 +24,7 @@ use crate::certs::{Current, Kept, now};
 use crate::metrics::Metrics;
 use crate::plan::{Facts, Namespace};
 
+mod forged;
 mod places;
 
 const NAME: &str = "webhook.test";
@@ -37,10 +38,10 @@ struct FixedFacts {
 }
 
 impl FactSource for FixedFacts {
-    async fn facts(&self, namespace: &str, _: &Value) -> Result<Facts, FactsError> {
+    async fn facts(&self, look_ups: &LookUps) -> Result<Facts, FactsError> {
         self.entered.send(()).unwrap();
         let _open = self.door.acquire().await.unwrap();
-        let namespace = Namespace { name: namespace.to_owned(), ..self.facts.namespace.clone() };
+        let namespace = Namespace { name: look_ups.namespace.to_string(), ..self.facts.namespace.clone() };
         Ok(Facts { namespace, ..self.facts.clone() })
     }
 }
@@ -62,14 +63,20 @@ fn leaf(kept: &Kept) -> crate::certs::Leaf {
     kept.authority(signer).unwrap().sign(&[NAME.to_owned()], now()).unwrap()
 }
 
+/// The webhook over facts that stand behind a door.
 async fn scene(bounds: Bounds) -> Scene {
+    let door = Arc::new(Semaphore::new(100));
+    let (enter, entered) = mpsc::unbounded_channel();
+    let facts = FixedFacts { facts: Facts::default(), door: Arc::clone(&door), entered: enter };
+    Scene { door, entered, ..scene_of(facts, bounds).await }
+}
+
+/// The webhook over these facts, which have no door.
+async fn scene_of<F: FactSource>(facts: F, bounds: Bounds) -> Scene {
     let kept = Kept::default();
     let kept = kept.after(&kept.step(now()), now()).unwrap().unwrap();
     let current = Current::default();
     current.set(leaf(&kept));
-    let door = Arc::new(Semaphore::new(100));
-    let (enter, entered) = mpsc::unbounded_channel();
-    let facts = FixedFacts { facts: Facts::default(), door: Arc::clone(&door), entered: enter };
     let (sender, notes) = Notes::new();
     let metrics = Arc::new(Metrics::new().unwrap());
     let routes = Handler::new(facts, sender, Arc::clone(&metrics)).routes();
@@ -79,6 +86,7 @@ async fn scene(bounds: Bounds) -> Scene {
     let bounds = Bounds { linger: Duration::from_millis(50), ..bounds };
     let server = Server::new(listener, current.clone(), routes, bounds).unwrap();
     let server = tokio::spawn(server.serve(stop.clone()));
+    let (door, entered) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel().1);
     Scene { address, kept, current, notes, metrics, door, entered, stop, server }
 }
 

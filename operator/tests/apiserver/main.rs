@@ -16,6 +16,7 @@ mod directory;
 mod exchanges;
 mod foreign;
 mod gpus;
+mod guard;
 mod metrics;
 mod namesake;
 mod needed;

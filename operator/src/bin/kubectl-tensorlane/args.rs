@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use tensorlane_operator::dns::{Label, Subdomain};
 use tensorlane_proto::crd::DEFAULT_EXCHANGE;
 
 /// Look at Tensorlane in a cluster. Changes nothing.
@@ -17,7 +18,7 @@ use tensorlane_proto::crd::DEFAULT_EXCHANGE;
 )]
 pub(crate) struct Args {
     /// The namespace that is asked about [default: that of the context].
-    #[arg(short, long, global = true, value_name = "NAME")]
+    #[arg(short, long, global = true, value_parser = label, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
     /// Every namespace that Tensorlane is used in, whatever --namespace says. Not for `explain`.
     #[arg(short = 'A', long, global = true)]
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
     pub(crate) as_group: Vec<String>,
     /// The namespace of the operator.
-    #[arg(long, global = true, default_value = "tensorlane-system", value_name = "NAME")]
+    #[arg(long, global = true, default_value = "tensorlane-system", value_parser = label, value_name = "NAME")]
     pub(crate) operator_namespace: String,
     /// Format of results.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
@@ -101,6 +102,11 @@ impl Args {
     }
 }
 
+/// The name of a namespace, which becomes a part of a path.
+fn label(text: &str) -> Result<String, String> {
+    Label::new("the namespace", text).map(|label| label.to_string()).map_err(|error| error.to_string())
+}
+
 /// The shortest time between two looks: each is several calls of the API server.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
@@ -155,9 +161,7 @@ impl Object {
         if word.is_empty() || !word.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-') {
             return Err(format!("{word:?} is no kind"));
         }
-        if name.is_empty() || name.contains('/') {
-            return Err(format!("{name:?} is no name"));
-        }
+        Subdomain::new("the object", name).map_err(|error| error.to_string())?;
         let word = word.to_lowercase();
         let found = KINDS.iter().find(|(words, ..)| words.contains(&word.as_str()));
         let kind = found.map_or(Kind::Other(word), |(_, kind, version)| Kind::OfKubernetes(kind, version));
@@ -208,7 +212,7 @@ mod tests {
         assert_eq!(parsed("Deploy/b"), Ok((Kind::OfKubernetes("Deployment", "apps/v1"), "b".to_owned())));
         let other = Kind::Other("jobs.batch.volcano.sh".to_owned());
         assert_eq!(parsed("Jobs.batch.volcano.sh/c"), Ok((other, "c".to_owned())));
-        for wrong in ["a", "pod/", "pod/a/b", "/a", "a b/c", "\u{1b}/c"] {
+        for wrong in ["a", "pod/", "pod/a/b", "/a", "pod/a?watch=true", "pod/..", "a b/c", "\u{1b}/c"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

@@ -12,6 +12,7 @@ use kube::discovery::{ApiGroup, Discovery, Scope};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tensorlane_operator::dns::Label;
 use tensorlane_operator::inspect::Seen;
 use tensorlane_operator::inspect::cluster::{Cluster, Namespaces, PEER_ROLE};
 use tensorlane_operator::inspect::explain::Subject;
@@ -21,7 +22,7 @@ use tensorlane_operator::manifests::{Installation, objects};
 use tensorlane_operator::names::{INJECT, INJECTED};
 use tensorlane_operator::offline::pods;
 use tensorlane_operator::plan::Facts;
-use tensorlane_operator::webhook::{FactSource, KubeFacts};
+use tensorlane_operator::webhook::{FactSource, KubeFacts, LookUps};
 use tensorlane_proto::crd::{TensorExchange, TensorPeer};
 
 use crate::args::{Kind, Object};
@@ -219,7 +220,9 @@ impl Reader {
         let claims = pods.iter().filter_map(|(_, pod)| pod.pointer("/spec/resourceClaims")?.as_array());
         let claims: Vec<&Value> = claims.flatten().collect();
         let all = json!({"spec": {"resourceClaims": claims}});
-        source.facts(&self.namespace, &all).await.map_err(|error| error.to_string())
+        let namespace = Label::new("namespace", &self.namespace).map_err(|error| error.to_string())?;
+        let look_ups = LookUps::of(namespace, &all).map_err(|error| error.to_string())?;
+        source.facts(&look_ups).await.map_err(|error| error.to_string())
     }
 
     /// The peers.

@@ -244,8 +244,9 @@ struct NetworkPolicy {
     /// Let nothing reach the operator but calls of the webhook, metrics and probes. Policies add up: say false where one
     /// of your own says who may reach it. What the operator itself may reach is left to other policies.
     enabled: bool,
-    /// Exchanges whose pods accept peers of the same exchange only, such as `[{namespace: ml, name: default}]`.
-    /// With `otherPorts: false` all other ports of these pods are closed to others; they stay open unless that is said.
+    /// Exchanges whose pods accept connections of peers only from pods with the labels of the exchange, such as
+    /// `[{namespace: ml, name: default}]`. Whoever makes pods in the namespace can give them these labels. With
+    /// `otherPorts: false` all other ports of these pods are closed to others; they stay open unless that is said.
     exchanges: Vec<Exchange>,
 }
 
