@@ -15,7 +15,7 @@ use super::policies;
 pub struct Gap {
     /// `PolicyMissing` or `PolicyChanged`.
     pub reason: &'static str,
-    /// What is wrong, as a part of a sentence.
+    /// Fault, as a part of a sentence.
     pub what: String,
 }
 

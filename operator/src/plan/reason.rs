@@ -125,7 +125,7 @@ pub enum Deny {
         container: String,
         /// Name of the volume.
         volume: String,
-        /// What the volume keeps.
+        /// Content of the volume.
         kept: &'static str,
     },
     /// A port of the sidecar is taken.

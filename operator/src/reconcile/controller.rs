@@ -46,7 +46,7 @@ const PAGE: u32 = 50;
 pub struct Controller {
     applier: Applier,
     metrics: Arc<Metrics>,
-    /// What was installed, where this operator runs.
+    /// Objects that were installed, where this operator runs.
     installation: Installation,
     /// Namespaces with an exchange that wants every pod with a GPU.
     gpu_namespaces: watch::Sender<Option<Vec<String>>>,

@@ -70,7 +70,7 @@ pub(super) fn arrived(
 ) -> Result<(), Refused> {
     let mut talk = PendingConnection::begin(shared, socket, keys, secured, guard, None)?;
     let hello = match talk.hear(until)? {
-        FirstFrame::Hello(hello) => hello,
+        FirstFrame::Hello(hello) => *hello,
         FirstFrame::Lane(hello) => return bind::arrived(shared, talk, &hello, until),
         FirstFrame::LaneReply => return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
     };
@@ -134,7 +134,7 @@ pub(super) fn dialed(
     let meets = socket_key.zip(neighbour);
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
     let agreed = Agreement { told: told(&ours), key, meets, apart };
-    talk.up(shared, Place::of(&peer), hello, incarnation, agreed, true)
+    talk.up(shared, Place::of(&peer), *hello, incarnation, agreed, true)
 }
 
 /// The sidecar at its node and the other's socket there, if both have told of one and may be on one node; and what speaks against
@@ -244,7 +244,7 @@ pub(super) struct PendingConnection {
 
 /// The first frame of the other end.
 pub(super) enum FirstFrame {
-    Hello(v1::PeerHello),
+    Hello(Box<v1::PeerHello>),
     Lane(v1::LaneHello),
     /// The answer to our LaneHello.
     LaneReply,
@@ -473,7 +473,9 @@ impl Sink for FirstSink {
                 let failure = v1::Failure::decode(&body[..]).map_err(malformed)?;
                 return Err(Refused::ByPeer(wire::failure(failure)));
             }
-            PeerKind::Hello => FirstFrame::Hello(v1::PeerHello::decode(&body[..]).map_err(malformed)?),
+            PeerKind::Hello => {
+                FirstFrame::Hello(Box::new(v1::PeerHello::decode(&body[..]).map_err(malformed)?))
+            }
             PeerKind::LaneHello if header.flags == REPLY => FirstFrame::LaneReply,
             PeerKind::LaneHello if header.flags == 0 => {
                 FirstFrame::Lane(v1::LaneHello::decode(&body[..]).map_err(malformed)?)

@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::transport::Way;
 use crate::clock;
 
 /// Time for which an observation is told that nothing follows from.
@@ -36,10 +35,10 @@ pub(super) struct Standstill {
 impl Standstill {
     /// Lanes were up for so long, small messages passed, and no byte came of a tensor. `came`: bytes of it that had come before, of
     /// so many.
-    pub(super) fn lanes_were_mute(&mut self, way: Way, still: Duration, came: (u64, u64), now: Instant) {
+    pub(super) fn lanes_were_mute(&mut self, on_quic: bool, still: Duration, came: (u64, u64), now: Instant) {
         let (still, (came, of)) = (clock::told(still), came);
         let told = |lanes| format!("nothing moved for {still} on {lanes}, {came} of {of} bytes had come");
-        if way == Way::Quic {
+        if on_quic {
             self.stood = Some((told("the lanes on QUIC"), now));
             return;
         }
@@ -136,7 +135,7 @@ mod tests {
         let now = Instant::now();
         let mut path = Standstill::default();
         assert_eq!((path.told(now), path.segment(now), path.is_wary(now)), (String::new(), None, false));
-        path.lanes_were_mute(Way::Lanes, STILL, (3, 9), now);
+        path.lanes_were_mute(false, STILL, (3, 9), now);
         let told = path.told(now);
         for part in ["nothing moved for 2s on the TCP lanes", "3 of 9 bytes", "packets of full size", "MTU"] {
             assert!(told.contains(part), "{part} is not in {told}");
@@ -154,8 +153,8 @@ mod tests {
         let now = Instant::now();
         let mut path = Standstill::default();
         assert_eq!(path.segment_of_lane(now, true), None);
-        path.lanes_were_mute(Way::Lanes, STILL, (3, 9), now);
-        path.lanes_were_mute(Way::Lanes, STILL, (3, 9), now + SMALL_FOR / 2);
+        path.lanes_were_mute(false, STILL, (3, 9), now);
+        path.lanes_were_mute(false, STILL, (3, 9), now + SMALL_FOR / 2);
         assert!(path.told(now).contains("also with small segments"));
         let later = now + SMALL_FOR;
         assert_eq!(path.segment_of_lane(later, true), Some(SEGMENT_BYTES), "a small one is up");
@@ -187,7 +186,7 @@ mod tests {
         path.control_was_cut(STILL, Some((1, 2)), now);
         assert!(path.told(now).ends_with("1 of 2 bytes of a tensor had come"));
         assert_eq!((path.segment(now), path.is_wary(now)), (None, true), "lanes are asked what it is");
-        path.lanes_were_mute(Way::Quic, STILL, (0, 9), now);
+        path.lanes_were_mute(true, STILL, (0, 9), now);
         assert_eq!((path.told(now).contains("the lanes on QUIC"), path.segment(now)), (true, None));
         assert_eq!((path.told(now + TOLD_FOR), path.is_wary(now + TOLD_FOR)), (String::new(), false));
     }

@@ -51,7 +51,7 @@ fn get_beside_small_calls(peers: &Peers, route: Route, seed: u64) -> (Tensor, Du
     (tensor, longest)
 }
 
-/// What `tensorlane check` says at a host.
+/// Output of `tensorlane check` at a host.
 fn check(peers: &Peers, host: usize) -> String {
     let mut command = Command::new(bin_dir().join("tensorlane"));
     let output = command.arg("--sockets").arg(peers.sidecars[host].sockets()).arg("check").output().unwrap();

@@ -75,7 +75,7 @@ impl Drop for NodeDirectory {
     }
 }
 
-/// What the stranger saw.
+/// Sights of the stranger.
 #[derive(Default)]
 struct Seen {
     bytes: AtomicUsize,
@@ -93,7 +93,7 @@ impl Relay {
         Self { seen: Arc::default(), doors: Vec::new() }
     }
 
-    /// Whoever calls at a socket meets the one at a path.
+    /// Callers at a socket meet the one at a path.
     fn stand(&mut self, at: UnixListener, before: PathBuf) {
         let (seen, listening) = (Arc::clone(&self.seen), at.try_clone().unwrap());
         let accepting = move || {

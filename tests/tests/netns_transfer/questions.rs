@@ -23,7 +23,7 @@ fn ticket(client: &Client, seed: u64, uses: u32) -> String {
 }
 
 fn tensors(peers: &Peers, host: usize) -> u64 {
-    peers.client(host).status().unwrap().tensors.into()
+    peers.client(host).status().unwrap().tensors
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn a_ticket_is_redeemed_at_another_host_as_often_as_it_says_and_then_keeps_nothi
 #[test]
 fn a_ticket_whose_tensor_cannot_be_taken_is_used_and_keeps_nothing() {
     let peers = Peers::start(2, |host, options| match host {
-        1 => options.arena("8Mi"),
+        1 => options.set("arena.size", "64Mi"),
         _ => options,
     });
     let (owner, reader) = (peers.client(0), peers.client(1));
     let options = PutOptions { no_lease: true, ticket: Some(Duration::from_secs(60)), ..PutOptions::new() };
-    let large = put_pattern(&owner, 1, 64 << 20, &options).unwrap().ticket().unwrap().to_owned();
+    let large = put_pattern(&owner, 1, 100 << 20, &options).unwrap().ticket().unwrap().to_owned();
     let refused = reader.redeem(&large, None).unwrap_err();
     assert_eq!(refused.reason(), Some(Reason::NeverFits), "{refused}");
     until("the owner keeps nothing", || tensors(&peers, 0) == 0);
@@ -70,10 +70,10 @@ fn a_ticket_of_a_host_that_is_out_of_reach_says_so_and_is_there_still() {
     let peers = Peers::pair();
     let (owner, reader) = (peers.client(0), peers.client(1));
     let ticket = ticket(&owner, 1, 1);
-    peers.cut(0);
+    peers.network.cut(0);
     let failed = reader.with_deadline(Duration::from_secs(2)).redeem(&ticket, None).unwrap_err();
     assert!(matches!(failed.reason(), Some(Reason::DeadlineExceeded | Reason::PeerUnreachable)), "{failed}");
-    peers.mend(0);
+    peers.network.mend(0);
     peers.await_connected();
     // The first attempt came too late to be asked, or its question was lost with the cable.
     let tensor = owner.redeem(&ticket, None).unwrap();
@@ -109,9 +109,9 @@ fn names_of_another_host_are_watched_each_change_once_and_over_a_lost_connection
         until("it waits at the owner", || {
             peers.metric(0, "tensorlane_sidecar_waiting_requests", &["for=\"name\""]) == 1.0
         });
-        peers.cut(0);
+        peers.network.cut(0);
         owner.unname(&["policy/1", "other"]).unwrap();
-        peers.mend(0);
+        peers.network.mend(0);
         let event = waits.join().unwrap().unwrap();
         assert_eq!((event.kind, event.name.as_str()), (WatchKind::Gone, "policy/1"));
     });

@@ -74,7 +74,7 @@ fn memory_with_a_hole_that_a_neighbour_offers_is_refused_and_nothing_is_charged(
     assert_eq!(a.peers.counters().closed.all(), []);
 }
 
-/// What a stranger does with what it passes on.
+/// Deed of a stranger, with what it passes on.
 #[derive(Clone, Copy)]
 enum Does {
     /// Gives memory of its own, with other bytes, in the place of the owner's.

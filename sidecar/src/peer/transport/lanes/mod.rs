@@ -194,7 +194,7 @@ impl Lanes {
         let missing = missing.into_iter().map(u32::from).collect();
         // Version 2 before QUIC says nothing of the way, and means the lanes that it knows.
         let way = if self.way() == Way::Quic { v1::Way::Quic } else { v1::Way::Stream };
-        let small_segments = self.segment(&link).is_some();
+        let small_segments = self.segment(link).is_some();
         let lanes = v1::Lanes { missing, way: way.into(), small_segments };
         link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &lanes));
     }
@@ -324,7 +324,12 @@ impl Lanes {
         else {
             return false;
         };
-        link.peer.standstill.lock().lanes_were_mute(self.way(), still, first.transfer.came_of(), now);
+        link.peer.standstill.lock().lanes_were_mute(
+            self.way() == Way::Quic,
+            still,
+            first.transfer.came_of(),
+            now,
+        );
         if self.way() != Way::Lanes || !opening.begins_anew() {
             return false;
         }

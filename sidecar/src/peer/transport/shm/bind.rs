@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::directory::NotThere;
-use super::place::nodes_differ;
+use super::nodes_differ;
 use super::wire::MetSocket;
 use super::{Shm, directory};
 use crate::clock;

@@ -17,7 +17,7 @@ const GIVEN_KEPT: usize = 64;
 #[derive(Default)]
 pub(super) struct Lent {
     blocks: HashMap<u64, Block>,
-    /// Where these blocks lie, by segment and offset: how often each is kept, for a call each.
+    /// Places of these blocks, by segment and offset: how often each is kept, for a call each.
     places: HashMap<(u32, u64), u32>,
     /// Bytes of these blocks, each once.
     bytes: u64,

@@ -55,7 +55,7 @@ use meeting::Meeting;
 pub(in crate::peer) use node::Between;
 pub(in crate::peer) use node::Node;
 pub use node::NodeConfig;
-pub(in crate::peer) use place::{Apart, SocketName, apart};
+pub(in crate::peer) use place::{Apart, SocketName};
 use wire::{Heard, Message, MetSocket, NodeEnd};
 
 /// Maps of one peer at a time. Each costs the owner some hundred bytes, and the tensor.
@@ -297,7 +297,7 @@ impl Shm {
         let (peer, refused) = (&link.peer.name, end.is_refusal().then_some(Why::SegmentRefused));
         match refused {
             Some(_) => {
-                tracing::warn!(%peer, %end, "memory of the peer was refused: its tensors come another way")
+                tracing::warn!(%peer, %end, "memory of the peer was refused: its tensors come another way");
             }
             None => tracing::info!(%peer, %end, "memory is not shared with the peer any more"),
         }
@@ -311,7 +311,7 @@ impl Shm {
         let spawned = shared.spawn("tl-node", move || {
             let Some(shm) = called.ways.shm() else { return };
             let until = Instant::now() + on_thread.config.handshake;
-            let differ = place::nodes_differ(&on_thread, &called.peer.name);
+            let differ = nodes_differ(&on_thread, &called.peer.name);
             let dialed = if differ { Err(bind::Unproven::OtherNode) } else { bind::dial(shm, until) };
             match dialed {
                 Ok(socket) => shm.met(&on_thread, &called, socket, None),
@@ -407,4 +407,25 @@ fn give_up(shared: &Arc<Shared>, link: &Arc<Link>, calls: Vec<u64>, told: &str, 
         let effects = link.peer.state.lock().not_mapped(call, link, failure, why);
         shared.perform(effects);
     }
+}
+
+/// Reason for which a peer is not to be met, by what both tell of their sockets and what the table says of their nodes.
+pub(in crate::peer) fn apart(
+    shared: &Shared,
+    peer: &PeerName,
+    ours: &SocketName,
+    theirs: Option<&SocketName>,
+) -> Option<Apart> {
+    let Some(theirs) = theirs else { return Some(Apart::Untold) };
+    if nodes_differ(shared, peer) {
+        return Some(Apart::OtherNode);
+    }
+    ours.apart(theirs)
+}
+
+/// Returns whether the table of peers has another node for a peer than for this one. Where it does not know, it says no.
+pub(super) fn nodes_differ(shared: &Shared, peer: &PeerName) -> bool {
+    let node_of = |name| shared.known.peer(name).and_then(|known| known.node);
+    let both = node_of(&shared.me.peer).zip(node_of(peer));
+    both.is_some_and(|(ours, theirs)| ours != theirs)
 }

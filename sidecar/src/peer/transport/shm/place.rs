@@ -9,10 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::Stat;
-use tensorlane_proto::PeerName;
 use tensorlane_proto::generated as v1;
-
-use crate::peer::shared::Shared;
 
 /// File that says which boot of a kernel this is: a UUID, made when it starts.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -26,7 +23,7 @@ pub(super) const DIGITS: usize = 16;
 pub(in crate::peer) struct FileId {
     /// Device of the file system that it is on.
     pub(in crate::peer) device: u64,
-    /// Its inode there.
+    /// Inode of the socket there.
     pub(in crate::peer) inode: u64,
 }
 
@@ -110,7 +107,7 @@ impl SocketName {
         Some(Self { name, file, directory, boot })
     }
 
-    /// What is told of it, without a key.
+    /// Message that tells of it, without a key.
     pub(in crate::peer) fn told(self) -> v1::NodeSocket {
         v1::NodeSocket {
             name: self.name,
@@ -158,27 +155,6 @@ impl Apart {
             Self::OtherNode => "other_node",
         }
     }
-}
-
-/// Reason for which a peer is not to be met, by what both tell of their sockets and what the table says of their nodes.
-pub(in crate::peer) fn apart(
-    shared: &Shared,
-    peer: &PeerName,
-    ours: &SocketName,
-    theirs: Option<&SocketName>,
-) -> Option<Apart> {
-    let Some(theirs) = theirs else { return Some(Apart::Untold) };
-    if nodes_differ(shared, peer) {
-        return Some(Apart::OtherNode);
-    }
-    ours.apart(theirs)
-}
-
-/// Returns whether the table of peers has another node for a peer than for this one. Where it does not know, it says no.
-pub(super) fn nodes_differ(shared: &Shared, peer: &PeerName) -> bool {
-    let node_of = |name| shared.known.peer(name).and_then(|known| known.node);
-    let both = node_of(&shared.me.peer).zip(node_of(peer));
-    both.is_some_and(|(ours, theirs)| ours != theirs)
 }
 
 #[cfg(test)]

@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// What one end has sent, as bytes.
+    /// Bytes that one end has sent.
     fn raw(of: &MetSocket) -> Vec<u8> {
         let mut bytes = vec![0; 1 << 10];
         let length = rustix::net::recv(of.stream(), &mut bytes, rustix::net::RecvFlags::DONTWAIT).unwrap().0;
@@ -417,7 +417,7 @@ mod tests {
         bytes
     }
 
-    /// What the other end makes of bytes.
+    /// Message that the other end makes of bytes.
     fn made_of(at: &MetSocket, from: &MetSocket, bytes: &[u8]) -> Result<Heard, NodeEnd> {
         rustix::io::write(from.stream(), bytes).unwrap();
         at.receive()
