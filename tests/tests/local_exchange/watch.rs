@@ -355,7 +355,7 @@ fn wrong_requests_are_refused_with_what_is_wrong() {
     let mut too_long = client.watch(&"x".repeat(513), WatchOptions::new());
     assert_eq!(reason(too_long.next(LONG)), Reason::InvalidArgument);
     let there = WatchOptions::new().peer("elsewhere".parse().unwrap());
-    assert_eq!(reason(client.watch("policy", there).next(LONG)), Reason::PeerUnknown);
+    assert_eq!(reason(client.watch("policy", there).next(LONG)), Reason::PeerUnreachable);
     let (_, revision) = synced(&mut client.watch("", WatchOptions::new()));
     let future = Revision { sequence: revision.sequence + 1, ..revision };
     assert_eq!(
