@@ -221,7 +221,7 @@ mod tests {
     fn test_runs_all_parts_unless_told_otherwise() {
         assert_eq!(names(&TestOptions::default()).len(), PARTS.len());
         let quick = TestOptions { quick: true, ..TestOptions::default() };
-        assert_eq!(names(&quick), ["format", "lint", "unit", "local"]);
+        assert_eq!(names(&quick), ["format", "lint", "local", "unit"]);
     }
 
     #[test]

@@ -66,7 +66,7 @@ async fn a_stream_that_cannot_go_on_ends_with_the_reason_and_a_sidecar_that_ends
     for (request, reason) in [
         (other, "WATCH_CUT"),
         (v1::WatchRequest { after: "yesterday".to_owned(), ..of("") }, "INVALID_ARGUMENT"),
-        (v1::WatchRequest { peer: "elsewhere".to_owned(), ..of("") }, "UNSUPPORTED"),
+        (v1::WatchRequest { peer: "elsewhere".to_owned(), ..of("") }, "PEER_UNREACHABLE"),
     ] {
         let mut stream = client.watch(request).await.unwrap().into_inner();
         let refused = stream.message().await.unwrap_err();
