@@ -102,7 +102,7 @@ impl LaneDialer {
         self.anew = false;
         self.failed = 0;
         self.not_before = None;
-        self.without = None;
+        (self.without, self.up) = (None, None);
         self.in_vain = Duration::ZERO;
         self.given_up = 0;
     }
