@@ -5,6 +5,7 @@
 
 pub mod asked;
 pub mod cgroup;
+pub mod channels;
 pub mod chart;
 pub mod cluster;
 pub mod dialogue;

@@ -98,7 +98,7 @@ impl Arena {
     /// Takes a segment in that another sidecar gave, with its witness: maps it for reading and numbers it like our own.
     ///
     /// # Errors
-    /// It lacks the seals, is no memory of exactly `bytes` with every page there, there is too much of others already, or its
+    /// The memory lacks the seals, is none of exactly `bytes` with every page there, there is too much of others already, or its
     /// witness is none.
     pub fn import(&self, memory: OwnedFd, witness: OwnedFd, bytes: u64) -> Result<Foreign, ImportError> {
         let mapped = self.foreign().mapped;

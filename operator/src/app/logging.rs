@@ -1,6 +1,6 @@
 //! Logs: one line of JSON an event.
 //!
-//! What libraries log is not ours to vouch for: a client of Kubernetes logs whole answers that it cannot read, and such an
+//! Libraries are not ours to vouch for: a client of Kubernetes logs whole answers that it cannot read, and such an
 //! answer may be a Secret. So the level holds for our own crates, other ones never say more than `info`, and the client
 //! says nothing. Each of its errors is logged by whoever called it.
 

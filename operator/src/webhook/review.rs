@@ -42,7 +42,7 @@ impl Question {
     /// Reads the body of a call.
     ///
     /// # Errors
-    /// It asks something else, or names a namespace that cannot be.
+    /// The body asks something else, or names a namespace that cannot be.
     pub fn read(body: &[u8]) -> Result<Question, BadReview> {
         let review: AdmissionReview<DynamicObject> =
             serde_json::from_slice(body).map_err(|error| BadReview::NotAReview(error.to_string()))?;

@@ -3222,7 +3222,7 @@ pub struct ChannelSpec {
     /// Readers at most; 0 means 1,024, which is the most.
     #[prost(uint32, tag = "4")]
     pub readers_max: u32,
-    /// What becomes of a message whose reader is slow. The ring of a channel that drops has one slot more.
+    /// Fate of a message whose reader is slow. The ring of a channel that drops has one slot more.
     #[prost(enumeration = "ChannelPolicy", tag = "5")]
     pub policy: i32,
 }
@@ -3439,7 +3439,7 @@ pub struct ChannelLayout {
     #[prost(message, repeated, tag = "1")]
     pub parts: ::prost::alloc::vec::Vec<Descriptor>,
 }
-/// What becomes of a message whose reader is slow.
+/// Fate of a message whose reader is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ChannelPolicy {

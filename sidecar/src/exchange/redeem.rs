@@ -108,8 +108,8 @@ impl Exchange {
     ) {
         let fetched = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
             drop(guard);
-            let one = results.map(|mut results| results.pop());
-            over(one.and_then(|one| one.unwrap_or_else(|| Err(session_required("Redeem")))));
+            let none = || Err(Failure::new(Reason::Internal, "the fetch of a redeemed ticket has no result"));
+            over(results.and_then(|mut results| results.pop().unwrap_or_else(none)));
         };
         let one = Gather::new(1, Box::new(fetched));
         self.fetch_all(vec![(0, Fetch::new(reference, Selection::All, terms))], &one);

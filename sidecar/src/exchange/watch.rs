@@ -58,13 +58,18 @@ impl Exchange {
         request: &v1::WatchRequest,
         done: impl FnOnce(Result<v1::WatchResponse, Failure>) + Send + 'static,
     ) {
-        let there = self.named_peer(&request.peer).map(|peer| peer.filter(|peer| *peer != self.me().peer));
-        match there {
-            Ok(None) => {}
-            Ok(Some(peer)) => return self.watch_there(caller, &peer, request, Box::new(done)),
-            Err(failure) => return done(Err(failure)),
+        match self.other_peer(&request.peer) {
+            Ok(None) => {
+                self.watch_here(Owner::Client(caller.holder), &caller.cancel, request, Box::new(done));
+            }
+            Ok(Some(peer)) => self.watch_there(caller, &peer, request, Box::new(done)),
+            Err(failure) => done(Err(failure)),
         }
-        self.watch_here(Owner::Client(caller.holder), &caller.cancel, request, Box::new(done));
+    }
+
+    /// The peer that is named, if it is another one than this.
+    fn other_peer(&self, named: &str) -> Result<Option<PeerName>, Failure> {
+        Ok(self.named_peer(named)?.filter(|peer| *peer != self.me().peer))
     }
 
     /// Has names of another peer watched there.
@@ -104,11 +109,9 @@ impl Exchange {
         done: Done<v1::WatchResponse>,
     ) {
         let Some(exchange) = self.own.upgrade() else { return done(Err(gate::draining())) };
-        let other =
-            self.named_peer(&request.peer).map(|peer| peer.is_some_and(|peer| peer != self.me().peer));
-        match self.may_leave(from, false).and(other) {
-            Ok(false) => exchange.watch_here(Owner::Peer(from.name.clone()), gone, request, done),
-            Ok(true) => done(Err(Failure::new(
+        match self.may_leave(from, false).and_then(|()| self.other_peer(&request.peer)) {
+            Ok(None) => exchange.watch_here(Owner::Peer(from.name.clone()), gone, request, done),
+            Ok(Some(_)) => done(Err(Failure::new(
                 Reason::InvalidArgument,
                 format!("a peer tells its own names only, here those of {}", self.me().peer),
             ))),

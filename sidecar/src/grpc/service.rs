@@ -8,6 +8,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::tensorlane_server::Tensorlane;
+use tensorlane_proto::ledger::Holder;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -86,6 +87,18 @@ impl Service {
                 Err(status(&failure))
             }
         }
+    }
+}
+
+/// Releases leases whose caller is gone before it has heard of them.
+fn give_back(
+    exchange: &Arc<Exchange>,
+    by: Holder,
+) -> impl FnOnce(Vec<Result<Taken, Failure>>) + Send + 'static {
+    let exchange = Arc::clone(exchange);
+    move |taken| {
+        let ids = taken.iter().flatten().map(|t| t.id.0).collect();
+        exchange.release(by, &v1::ReleaseRequest { ids, still_mapped: Vec::new() });
     }
 }
 
@@ -187,11 +200,7 @@ impl Tensorlane for Service {
                 let why = "gRPC carries no maps; zero_copy is for the session socket";
                 return Err(Failure::new(Reason::RequirementNotMet, why));
             }
-            let lost = Arc::clone(&exchange);
-            let undo = move |taken: Vec<Result<Taken, Failure>>| {
-                let ids = taken.iter().flatten().map(|t| t.id.0).collect();
-                lost.release(by, &v1::ReleaseRequest { ids, still_mapped: Vec::new() });
-            };
+            let undo = give_back(&exchange, by);
             let taken = outcome(|done| exchange.acquire(caller, request, done), undo).await?;
             Ok(v1::AcquireResponse { results: taken.iter().map(acquire_result).collect() })
         })
@@ -274,11 +283,7 @@ impl Tensorlane for Service {
         self.call(Verb::Redeem, request, |exchange, caller, request| async move {
             within(request.items.len())?;
             let by = needs_session(&caller)?;
-            let lost = Arc::clone(&exchange);
-            let undo = move |taken: Vec<Result<Taken, Failure>>| {
-                let ids = taken.iter().flatten().map(|t| t.id.0).collect();
-                lost.release(by, &v1::ReleaseRequest { ids, still_mapped: Vec::new() });
-            };
+            let undo = give_back(&exchange, by);
             let taken = outcome(|done| exchange.redeem(caller, request, done), undo).await?;
             Ok(v1::RedeemResponse { results: taken.iter().map(acquire_result).collect() })
         })

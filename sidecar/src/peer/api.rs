@@ -258,19 +258,19 @@ pub trait Serve: Send + Sync {
     /// one [`Serve::done`], or by the end of the peer's grace or incarnation, which end all its leases anyway.
     ///
     /// # Errors
-    /// What the asker is told.
+    /// The refusal that the asker is told.
     fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure>;
     /// The same for all of a tensor as it lies, which the peer then maps: `bytes` counts the gaps of its strides.
     ///
     /// # Errors
-    /// What the asker is told.
+    /// The refusal that the asker is told.
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure>;
     /// Ends one lease of `open` or `map`. May come after the grace has ended it already; it is nothing then.
     fn done(&self, from: &PeerKey, id: u64);
     /// Gives what is here of another peer's tensor. A lease that it says is ended by one [`Serve::done`].
     ///
     /// # Errors
-    /// What the asker is told.
+    /// The refusal that the asker is told.
     fn relay(&self, from: &PeerKey, asked: &RelayRequest) -> Result<RelaySource, Failure>;
     /// A reader of a pull that spreads wants to know more.
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound);
@@ -283,7 +283,7 @@ pub trait Serve: Send + Sync {
     /// ended by one [`Serve::done`].
     ///
     /// # Errors
-    /// What the asker is told.
+    /// The refusal that the asker is told.
     fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<RelaySource, Failure>;
     /// Tells what is known of tensors; `reply` may be called at any time on any thread. `gone` is raised when the asker
     /// does not want to know any more, or its connection has ended: then nothing should wait for it.
@@ -302,10 +302,11 @@ pub trait Serve: Send + Sync {
     fn set_call(&self, _from: &PeerKey, _call: v1::SetCall, _gone: Cancel, reply: super::SetDone) {
         reply(Err(Failure::new(Reason::Unsupported, "this peer keeps no mutable sets")));
     }
-    /// Turns a ticket into a lease of the peer; gives the number of the tensor. Every success is followed by one [`Serve::done`], or by the end of the peer.
+    /// Turns a ticket into a lease of the peer; gives the number of the tensor. Every success is followed by one
+    /// [`Serve::done`], or by the end of the peer.
     ///
     /// # Errors
-    /// What the asker is told.
+    /// The refusal that the asker is told.
     fn redeem(&self, _from: &PeerKey, _asked: &v1::PeerRedeem) -> Result<u64, Failure> {
         Err(Failure::new(Reason::Unsupported, "this peer redeems no tickets"))
     }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorlane_proto::frame::{self, FrameError, Header, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY};
+use tensorlane_proto::frame::{self, FrameError, Header, PeerKind, QUESTIONS_SINCE, REPLY};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, PeerName, Reason};
 
@@ -22,10 +22,12 @@ use super::link::{Ended, Link};
 use super::pull_guard::PullGuard;
 use super::receive::decode;
 use super::remote::InboundPull;
-use super::serving::{enter_inquiry, failed, not_entered, refused, take_inquiry};
+use super::serving::{enter_inquiry, failed, not_entered, refused, reply, take_inquiry};
 use super::shared::Shared;
 use super::transport::Way;
 
+/// Most events of an answer, as many as a session may ask for.
+const EVENTS_MAX: usize = 10_000;
 /// Time that the answer of a watch takes to come, at most.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -58,7 +60,7 @@ pub(super) fn redeem(
     let handover = link.peer.handover.lock();
     let is_open = {
         let mut state = link.peer.state.lock();
-        if state.link.as_ref().is_none_or(|present| present.id != link.id) {
+        if !state.is_present(link.id) {
             // It was read late, and is asked again.
             return Ok(());
         }
@@ -129,20 +131,14 @@ pub(super) fn watch(
     let call = header.call;
     let gone = enter_inquiry(link, header, PeerKind::Watch)?;
     let answering = Arc::downgrade(link);
-    let reply = Box::new(move |answer: Result<v1::WatchResponse, Failure>| {
+    let answered = Box::new(move |answer: Result<v1::WatchResponse, Failure>| {
         let Some(link) = answering.upgrade().filter(|link| take_inquiry(link, call)) else { return };
-        let too_large =
-            || Failure::new(Reason::TooLarge, "the answer does not fit a frame; ask for smaller pages");
         link.submit(match answer {
-            Ok(answer) => {
-                let reply = frame::encode(PeerKind::Watch.into(), REPLY, call, &answer);
-                let fits = reply.len() <= frame::HEADER_BYTES + PEER_BODY_MAX as usize;
-                if fits { reply } else { failed(PeerKind::Watch, call, &too_large()) }
-            }
+            Ok(answer) => reply(PeerKind::Watch, call, &answer, "ask for smaller pages"),
             Err(failure) => failed(PeerKind::Watch, call, &failure),
         });
     });
-    shared.serve.watch(&link.key(), asked, gone, reply);
+    shared.serve.watch(&link.key(), asked, gone, answered);
     Ok(())
 }
 
@@ -164,6 +160,3 @@ pub(super) fn watched(
     shared.perform(effects);
     Ok(())
 }
-
-/// Most events of an answer, as many as a session may ask for.
-const EVENTS_MAX: usize = 10_000;

@@ -327,7 +327,7 @@ impl<L: Carrier> State<L> {
     }
 
     /// Returns whether this is the present connection.
-    fn is_present(&self, link: u64) -> bool {
+    pub(super) fn is_present(&self, link: u64) -> bool {
         self.link.as_ref().is_some_and(|present| present.id() == link)
     }
 

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use prost::Message;
 use tensorlane_proto::frame::{
     self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY,
     SET_CALLS_SINCE,
@@ -47,6 +48,16 @@ const OPEN_MAX: usize = 2 * CALLS_MAX;
 
 pub(super) fn failed(kind: PeerKind, call: u64, failure: &Failure) -> Vec<u8> {
     frame::encode(kind.into(), REPLY | FAILED, call, &v1::Failure::from(&failure.clone().for_peer()))
+}
+
+/// Frame of an answer; of a failure if it does not fit one. `remedy`: what to ask for then.
+pub(super) fn reply(kind: PeerKind, call: u64, answer: &impl Message, remedy: &str) -> Vec<u8> {
+    let reply = frame::encode(kind.into(), REPLY, call, answer);
+    if reply.len() <= frame::HEADER_BYTES + PEER_BODY_MAX as usize {
+        return reply;
+    }
+    let message = format!("the answer does not fit a frame; {remedy}");
+    failed(kind, call, &Failure::new(Reason::TooLarge, message))
 }
 
 /// Serves one question.
@@ -547,7 +558,7 @@ fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::P
 pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Result<Cancel, Ended> {
     let gone = Cancel::default();
     let mut state = link.peer.state.lock();
-    if state.link.as_ref().is_none_or(|present| present.id != link.id) {
+    if !state.is_present(link.id) {
         // It was read late, from a connection that another one has replaced: its caller asks again there, by the same number.
         gone.cancel();
         return Ok(gone);
@@ -564,8 +575,7 @@ pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Resu
 /// Takes out a call that is answered now. Returns whether the peer still waits for it, on this connection.
 pub(super) fn take_inquiry(link: &Link, call: u64) -> bool {
     let mut state = link.peer.state.lock();
-    state.link.as_ref().is_some_and(|present| present.id == link.id)
-        && state.inquiries.remove(&call).is_some()
+    state.is_present(link.id) && state.inquiries.remove(&call).is_some()
 }
 
 fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Inquire) -> Result<(), Ended> {
@@ -588,13 +598,7 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
             if !take_inquiry(&link, call) {
                 return;
             }
-            let reply = frame::encode(PeerKind::Inquire.into(), REPLY, call, &answer);
-            if reply.len() > frame::HEADER_BYTES + PEER_BODY_MAX as usize {
-                let full = Failure::new(Reason::TooLarge, "the answer does not fit a frame; ask for fewer");
-                link.submit(failed(PeerKind::Inquire, call, &full));
-            } else {
-                link.submit(reply);
-            }
+            link.submit(reply(PeerKind::Inquire, call, &answer, "ask for fewer"));
         }),
     );
     Ok(())

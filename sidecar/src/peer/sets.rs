@@ -131,8 +131,7 @@ pub(super) fn call(
 /// Takes out a call that is answered now, and notes what was packed for it: in one step, so that the end of the connection comes
 /// before both or after both.
 fn take(state: &mut State, link: &Link, call: u64, tensors: &[(u64, u64)], most: u64) -> Told {
-    let is_present = state.link.as_ref().is_some_and(|present| present.id == link.id);
-    if !is_present || state.inquiries.remove(&call).is_none() {
+    if !state.is_present(link.id) || state.inquiries.remove(&call).is_none() {
         return Told::Unwanted;
     }
     if state.packed.note(tensors, link.id, most) { Told::Wanted } else { Told::Full }

@@ -129,7 +129,7 @@ impl Registered {
     /// Checks that it was not cut yet.
     ///
     /// # Errors
-    /// It was.
+    /// ConnectionAborted, if it was.
     pub(super) fn check(&self) -> io::Result<()> {
         let is_over = self.was_cut.load(Ordering::Acquire) || self.shared.is_stopping();
         if is_over { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }

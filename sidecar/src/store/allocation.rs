@@ -223,7 +223,7 @@ impl Store {
 /// A lock that is held for long: waits for it until the deadline or a cancel.
 ///
 /// # Errors
-/// It is too late, or the caller has given up.
+/// The deadline has passed, or the caller has given up.
 pub(crate) fn turn<'a>(
     lock: &'a Mutex<()>,
     deadline: Instant,

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{
-    Answer, Event, Holder, NameSpec, Refusal, Retry, TensorId, TensorName, TicketId, TicketSpec,
+    Answer, Event, Holder, Millis, NameSpec, Refusal, Retry, TensorId, TensorName, TicketId, TicketSpec,
 };
 
 use super::refusals::refused;
-use super::{Own, State, Store, Taken, Tensor};
+use super::{Freed, Own, State, Store, Taken, Tensor};
 
 /// Called once, on the thread that gave the name, outside of the store's lock.
 pub(super) type Wake = Box<dyn FnOnce() + Send>;
@@ -118,23 +118,14 @@ impl Store {
     /// Turns a ticket of a tensor into a lease.
     pub fn redeem(
         &self,
-        (id, ticket): (TensorId, TicketId),
+        ticket: (TensorId, TicketId),
         by: Holder,
         retry: Option<Retry>,
     ) -> Result<Taken, Failure> {
-        let mut state = self.state.lock();
-        state.check_open(Some(by))?;
-        state.check_ticket(id, ticket)?;
-        let (answer, freed) = state.apply(self.clock.now(), Event::Redeem { ticket, by, retry });
-        let taken = match answer.map_err(|r| refused(&r))? {
-            Answer::Redeemed { id, .. } => state.taken(id),
-            other => {
-                Err(Failure::new(Reason::Internal, format!("the ledger answered {other:?} to a ticket")))
-            }
-        };
-        drop(state);
-        drop(freed);
-        taken
+        self.step(|state, now, freed| {
+            let (id, _) = state.redeem(ticket, by, retry, now, freed)?;
+            state.taken(id)
+        })
     }
 
     /// Turns a ticket into one more lease of a peer, also where a repeat finds the ticket used: whoever asked first may end its own.
@@ -143,29 +134,17 @@ impl Store {
     /// The ledger's refusal.
     pub fn redeem_for(
         &self,
-        (id, ticket): (TensorId, TicketId),
+        ticket: (TensorId, TicketId),
         by: Holder,
         retry: Option<Retry>,
     ) -> Result<TensorId, Failure> {
-        let mut state = self.state.lock();
-        state.check_open(Some(by))?;
-        state.check_ticket(id, ticket)?;
-        let now = self.clock.now();
-        let (answer, mut freed) = state.apply(now, Event::Redeem { ticket, by, retry });
-        let id = match answer.map_err(|r| refused(&r))? {
-            Answer::Redeemed { id, again: false } => id,
-            Answer::Redeemed { id, again: true } => {
-                let leased = state.apply_into(now, Event::Lease { by, id }, &mut freed);
-                leased.map_err(|r| refused(&r)).map(|_| id)?
+        self.step(|state, now, freed| {
+            let (id, again) = state.redeem(ticket, by, retry, now, freed)?;
+            if again {
+                state.apply_into(now, Event::Lease { by, id }, freed).map_err(|r| refused(&r))?;
             }
-            other => {
-                let message = format!("the ledger answered {other:?} to a ticket");
-                return Err(Failure::new(Reason::Internal, message));
-            }
-        };
-        drop(state);
-        drop(freed);
-        Ok(id)
+            Ok(id)
+        })
     }
 
     /// Calls `wake` when the name is given, or at once where it exists. It may be taken away again before the caller
@@ -188,12 +167,27 @@ impl Store {
 // === impl State ===
 
 impl State {
+    /// Uses a ticket for a lease; the tensor, and whether a repeat found it used.
+    ///
     /// # Errors
-    /// The ticket is of another tensor: somebody has put text of two together.
-    fn check_ticket(&self, id: TensorId, ticket: TicketId) -> Result<(), Failure> {
-        match self.ledger.of_ticket(ticket) {
-            Some(of) if of != id => Err(refused(&Refusal::TicketUnknown)),
-            _ => Ok(()),
+    /// The ledger's refusal. The ticket is of another tensor: somebody has put text of two together.
+    fn redeem(
+        &mut self,
+        (id, ticket): (TensorId, TicketId),
+        by: Holder,
+        retry: Option<Retry>,
+        now: Millis,
+        freed: &mut Freed,
+    ) -> Result<(TensorId, bool), Failure> {
+        self.check_open(Some(by))?;
+        if self.ledger.of_ticket(ticket).is_some_and(|of| of != id) {
+            return Err(refused(&Refusal::TicketUnknown));
+        }
+        match self.apply_into(now, Event::Redeem { ticket, by, retry }, freed).map_err(|r| refused(&r))? {
+            Answer::Redeemed { id, again } => Ok((id, again)),
+            other => {
+                Err(Failure::new(Reason::Internal, format!("the ledger answered {other:?} to a ticket")))
+            }
         }
     }
 

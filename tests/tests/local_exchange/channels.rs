@@ -1,7 +1,6 @@
 //! Channels inside a pod: one writer, its readers, and the end of either, by threads and by processes that are killed.
 
-use std::io::{BufRead, BufReader, Read as _, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader};
 use std::thread;
 use std::time::Duration;
 
@@ -11,13 +10,11 @@ use tensorlane_client::channel::{
 };
 use tensorlane_client::{Client, Error, PutOptions, Result};
 use tensorlane_proto::{DType, Reason};
+use tensorlane_tests::channels::{LONG, Program, message};
 use tensorlane_tests::process::{signal, stop};
-use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::{dense, pattern, put_pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
 
-/// Time in which what must happen has long happened.
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 /// A wait that ends in a test.
 const SHORT: Timeout = Timeout::After(Duration::from_millis(50));
 
@@ -27,13 +24,6 @@ fn spec(name: &str) -> ChannelSpec {
 
 fn reader(client: &Client, name: &str) -> ChannelReader {
     client.channel_reader(name, &ReadOptions::new()).unwrap()
-}
-
-fn message(reader: &mut ChannelReader) -> Message {
-    match reader.read(LONG).unwrap() {
-        Read::Message(message) => message,
-        other => panic!("a message is there, not {other:?}"),
-    }
 }
 
 fn end(reader: &mut ChannelReader) -> End {
@@ -60,49 +50,8 @@ fn nothing(read: Result<Read>) -> Error {
 }
 
 /// `tensorlane channel`, in a process of its own that ends with the test.
-struct Program(Child);
-
-impl Program {
-    fn start(sidecar: &Sidecar, words: &[&str]) -> Self {
-        let child = Command::new(bin_dir().join("tensorlane"))
-            .arg("--sockets")
-            .arg(sidecar.sockets())
-            .arg("channel")
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    fn say(&mut self, text: &str) {
-        let input = self.0.stdin.as_mut().unwrap();
-        input.write_all(text.as_bytes()).unwrap();
-        input.flush().unwrap();
-    }
-
-    /// All that it prints until it ends well.
-    fn finish(&mut self) -> String {
-        drop(self.0.stdin.take());
-        let mut printed = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-        assert!(self.0.wait().unwrap().success());
-        printed
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn program(sidecar: &Sidecar, words: &[&str]) -> Program {
+    Program::start(sidecar, &[&["channel"], words].concat())
 }
 
 #[test]
@@ -312,7 +261,7 @@ fn a_writer_that_is_dropped_is_lost_to_its_readers_after_they_have_drained_it() 
 fn a_killed_writer_ends_its_channel_for_readers_that_sleep() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
-    let mut writer = Program::start(&sidecar, &["write", "lines", "--expect-readers", "1"]);
+    let mut writer = program(&sidecar, &["write", "lines", "--expect-readers", "1"]);
     let mut reader =
         client.channel_reader("lines", &ReadOptions::new().wait(Duration::from_secs(60))).unwrap();
     writer.say("one\ntwo\n");
@@ -334,7 +283,7 @@ fn a_killed_reader_is_waited_for_no_longer() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
     let mut writer = client.channel_writer(&spec("raw").expect_readers(1)).unwrap();
-    let mut reader = Program::start(&sidecar, &["tail", "raw", "--wait", "60s"]);
+    let mut reader = program(&sidecar, &["tail", "raw", "--wait", "60s"]);
     writer.write_bytes(b"first", LONG).unwrap();
     let mut line = String::new();
     BufReader::new(reader.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -361,7 +310,7 @@ fn a_killed_reader_is_waited_for_no_longer() {
 fn a_stopped_writer_does_not_answer_and_nobody_is_attached() {
     let sidecar = Sidecar::with(SidecarOptions::default().set("deadlines.map", "300ms"));
     let client = sidecar.client();
-    let mut writer = Program::start(&sidecar, &["write", "stopped"]);
+    let mut writer = program(&sidecar, &["write", "stopped"]);
     until("the channel is there", || !client.channels("stopped").unwrap().is_empty());
     stop(writer.0.id());
     let refused = client.channel_reader("stopped", &ReadOptions::new()).map(drop);
@@ -485,18 +434,18 @@ fn bad_specifications_and_messages_are_refused_and_leave_nothing() {
 fn the_command_writes_reads_and_lists_a_channel() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
-    let mut tail = Program::start(&sidecar, &["tail", "lines", "--wait", "60s", "--raw"]);
-    let mut counted = Program::start(&sidecar, &["tail", "lines", "--wait", "60s", "-n", "1"]);
-    let mut writer = Program::start(&sidecar, &["write", "lines", "--expect-readers", "2"]);
+    let mut tail = program(&sidecar, &["tail", "lines", "--wait", "60s", "--raw"]);
+    let mut counted = program(&sidecar, &["tail", "lines", "--wait", "60s", "-n", "1"]);
+    let mut writer = program(&sidecar, &["write", "lines", "--expect-readers", "2"]);
     writer.say("one\n\nthree");
     assert_eq!(counted.finish(), "0  3 B\n");
     until("the channel is listed with the reader that is left", || {
         let channels = client.channels("").unwrap();
         channels.len() == 1 && channels[0].readers.len() == 1 && channels[0].written == 2
     });
-    let listed = Program::start(&sidecar, &["ls"]).finish();
+    let listed = program(&sidecar, &["ls"]).finish();
     assert!(listed.starts_with("NAME") && listed.contains("lines  tensorlane"), "{listed}");
-    let stat = Program::start(&sidecar, &["stat", "lines", "-o", "json"]).finish();
+    let stat = program(&sidecar, &["stat", "lines", "-o", "json"]).finish();
     let stat: serde_json::Value = serde_json::from_str(&stat).unwrap();
     assert_eq!((&stat["written"], &stat["readers"][0]["route"]), (&2.into(), &"local".into()));
     assert_eq!(writer.finish(), "3 messages, 8 B\n");

@@ -1,7 +1,6 @@
 //! Channels that drop: a writer that waits for nobody, readers that are told what they missed, and what is held stays.
 
-use std::io::{BufRead, BufReader, Read as _, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
 use std::thread;
 use std::time::Duration;
 
@@ -12,14 +11,10 @@ use tensorlane_client::channel::{
     ChannelReader, ChannelSpec, ChannelWriter, End, Message, Part, Policy, Read, ReadOptions, Timeout,
 };
 use tensorlane_proto::{DType, Reason};
+use tensorlane_tests::channels::{self, DROPPING, LONG, Program, message};
 use tensorlane_tests::process::{signal, stop};
-use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
-
-/// Time in which what must happen has long happened.
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
-const DROPPING: [Policy; 2] = [Policy::DropOldest, Policy::Latest];
 
 fn spec(name: &str, policy: Policy) -> ChannelSpec {
     ChannelSpec::new(name).slots(4).slot_bytes(64 << 10).policy(policy)
@@ -45,62 +40,10 @@ fn check(message: &Message) {
     assert!(message.bytes().to_vec() == bytes(sequence), "message {sequence} is another one");
 }
 
-fn message(reader: &mut ChannelReader) -> Message {
-    match reader.read(LONG).unwrap() {
-        Read::Message(message) => message,
-        other => panic!("a message is there, not {other:?}"),
-    }
-}
-
-/// Reads to the end; how many messages were read, and how many dropped. Each one was read whole, or told as dropped.
-fn read_all(mut reader: ChannelReader) -> (u64, u64) {
-    let (mut next, mut got, mut missed) = (reader.attached().first, 0, 0);
-    loop {
-        match reader.read(LONG).unwrap() {
-            Read::Message(message) => {
-                assert_eq!(message.sequence(), next);
-                check(&message);
-                (next, got) = (next + 1, got + 1);
-            }
-            Read::Gap { dropped, next: after } => {
-                next += dropped;
-                assert_eq!(next, after);
-                missed += dropped;
-            }
-            Read::End(end) => {
-                assert_eq!(end, End::Finished);
-                return (got, missed);
-            }
-        }
-    }
-}
-
-/// `tensorlane`, in a process of its own that ends with the test.
-struct Program(Child);
-
-impl Program {
-    fn start(sidecar: &Sidecar, words: &[&str]) -> Self {
-        let mut command = Command::new(bin_dir().join("tensorlane"));
-        command.arg("--sockets").arg(sidecar.sockets()).args(words);
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
-    }
-
-    /// All that it prints until it ends well.
-    fn finish(&mut self) -> String {
-        drop(self.0.stdin.take());
-        let mut printed = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-        assert!(self.0.wait().unwrap().success());
-        printed
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Reads to the end from where the reader was attached.
+fn read_all(reader: ChannelReader) -> (u64, u64) {
+    let first = reader.attached().first;
+    channels::read_all(reader, first, check)
 }
 
 #[test]

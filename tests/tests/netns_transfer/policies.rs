@@ -3,13 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use tensorlane_client::channel::{ChannelReader, ChannelSpec, End, Policy, Read, ReadOptions, Timeout};
+use tensorlane_client::channel::{ChannelReader, ChannelSpec, Policy, Read, ReadOptions, Timeout};
+use tensorlane_tests::channels::{self, DROPPING, LONG};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::until;
-
-/// Time in which what must happen has long happened.
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
-const DROPPING: [Policy; 2] = [Policy::DropOldest, Policy::Latest];
 
 /// Bytes of a message: its sequence again and again; one in five hundred has some MiB.
 fn bytes(sequence: u64) -> Vec<u8> {
@@ -21,27 +18,12 @@ fn reader(peers: &Peers, host: usize, name: &str) -> ChannelReader {
     peers.client(host).channel_reader(name, &ReadOptions::new().wait(Duration::from_secs(30))).unwrap()
 }
 
-/// Reads to the end, from a sequence on; how many messages were read, and how many dropped. Each one was read whole, or told as dropped.
-fn read_all(mut reader: ChannelReader, mut next: u64) -> (u64, u64) {
-    let (mut got, mut missed) = (0, 0);
-    loop {
-        match reader.read(LONG).unwrap() {
-            Read::Message(message) => {
-                assert_eq!(message.sequence(), next);
-                assert!(message.bytes().to_vec() == bytes(next), "message {next} is another one");
-                (next, got) = (next + 1, got + 1);
-            }
-            Read::Gap { dropped, next: after } => {
-                next += dropped;
-                assert_eq!(next, after);
-                missed += dropped;
-            }
-            Read::End(end) => {
-                assert_eq!(end, End::Finished);
-                return (got, missed);
-            }
-        }
-    }
+/// Reads to the end, from a sequence on.
+fn read_all(reader: ChannelReader, next: u64) -> (u64, u64) {
+    channels::read_all(reader, next, |message| {
+        let sequence = message.sequence();
+        assert!(message.bytes().to_vec() == bytes(sequence), "message {sequence} is another one");
+    })
 }
 
 #[test]

@@ -305,11 +305,12 @@ impl Lanes {
         link.peer.standstill.lock().segment_of_lane(Instant::now(), is_beside)
     }
 
-    /// Bytes from which on a pull comes on lanes. Where large amounts have stood still, few are to stand before small calls.
-    fn from(&self) -> u64 {
+    /// Returns whether a pull of so many bytes is too small for lanes. Where large amounts have stood still, those of medium size
+    /// come on lanes, too, so that few bytes stand before small calls.
+    fn is_small(&self, bytes: u64) -> bool {
         let is_wary = |link: Arc<Link>| link.peer.standstill.lock().is_wary(Instant::now());
-        let wary = self.link.upgrade().is_some_and(is_wary);
-        if wary { self.config.from.min(FROM_WARY) } else { self.config.from }
+        let is_medium = (FROM_WARY..self.config.from).contains(&bytes);
+        bytes < self.config.from && !(is_medium && self.link.upgrade().is_some_and(is_wary))
     }
 
     /// Pulls have waited in vain. Where lanes were up for long and brought no byte, and the control connection was heard meanwhile,
@@ -390,7 +391,7 @@ impl Transport for Lanes {
     }
 
     fn suits(&self, bytes: u64) -> Suits {
-        if bytes < self.from() || bytes == 0 {
+        if self.is_small(bytes) || bytes == 0 {
             return Suits::No;
         }
         if self.are_shut_out() {

@@ -14,7 +14,7 @@
 //! up on the control connection, and PullDone may overtake its Pull. With a peer of an earlier version, and where many calls are
 //! under way, both go on the control connection.
 //! When the connection ends without PullDone the block is kept until the witness ends: until nobody maps it any more.
-//! What one peer keeps of our memory by all its connections is bounded (`limits.lentBytes`).
+//! Memory of ours that one peer keeps by all its connections is bounded (`limits.lentBytes`).
 
 use std::io::ErrorKind;
 use std::net::Shutdown;

@@ -467,15 +467,15 @@ fn lane_arrived(
 
 /// Reason for which a connection did not come up in so much time.
 fn told(refused: &Refused, after: Duration) -> String {
-    match refused {
-        Refused::Socket(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-            format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
-        }
-        Refused::Quic(quinn::ConnectionError::TimedOut) => {
-            format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
-        }
-        other => other.to_string(),
+    let is_silent = match refused {
+        Refused::Socket(error) => error.kind() == std::io::ErrorKind::TimedOut,
+        Refused::Quic(error) => matches!(error, quinn::ConnectionError::TimedOut),
+        _ => false,
+    };
+    if !is_silent {
+        return refused.to_string();
     }
+    format!("no answer within {}; does the network carry UDP?", crate::clock::told(after))
 }
 
 /// Certificate that the other end showed, and proved to have the key of.
