@@ -8,6 +8,7 @@ mod acquire;
 #[cfg(test)]
 pub(crate) mod alone;
 mod arrive;
+mod attempts;
 mod await_names;
 mod channels;
 mod describe;

@@ -4,6 +4,7 @@
 
 mod exchange;
 mod many;
+mod messages;
 mod python;
 
 use tensorlane_tests::turns::Turns;

@@ -3,6 +3,7 @@
 mod both_ways;
 mod channels;
 mod exchange;
+mod late_peers;
 mod mutable_sets;
 mod pipes;
 mod policies;

@@ -339,8 +339,9 @@ impl Attach {
 
     fn absent(&self) -> Failure {
         let message = format!(
-            "no channel of this peer is named {}; a reader may wait for it (wait), `tensorlane channel ls` shows those there are",
-            self.name
+            "no channel of this peer is named {}{}; a reader may wait for it (wait), `tensorlane channel ls` shows those there are",
+            self.name,
+            self.exchange.no_such_peer(&self.name)
         );
         Failure::new(Reason::NotFound, message).with("name", &self.name)
     }

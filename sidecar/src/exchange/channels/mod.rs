@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_memory::ring::{self, Policy, RingShape, RingState};
@@ -34,8 +34,9 @@ use self::attach::Attach;
 use self::relay::Relay;
 use self::replica::Replicas;
 use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
+use super::attempts::{Attempts, Rest};
 use super::names::tensor_name;
-use super::{Caller, Exchange, session_required};
+use super::{Caller, Done, Exchange, session_required};
 use crate::cancel::Cancel;
 use crate::peer::{ChannelSource, PeerKey, TellAttached};
 use crate::session::SessionLink;
@@ -176,17 +177,42 @@ impl Exchange {
         });
     }
 
-    /// Attaches the caller to a channel as a reader.
+    /// Attaches the caller to a channel as a reader. A wait is for its peer, too.
     pub fn channel_attach(
         self: &Arc<Self>,
         caller: Caller,
         request: &v1::ChannelAttachRequest,
         done: impl FnOnce(Result<Attached, Failure>) + Send + 'static,
     ) {
+        let done = Box::new(done);
+        if request.wait_ms == 0 || self.peer_meant(&request.peer, &request.name).is_none() {
+            return self.channel_attach_now(caller, request, None, done);
+        }
+        let wait = self.deadline(request.wait_ms).saturating_duration_since(Instant::now());
+        let (exchange, request) = (Arc::clone(self), request.clone());
+        let attempt = move |caller: Caller, rest, done| {
+            exchange.channel_attach_now(caller, &request, Some(rest), done);
+        };
+        Attempts::begin(self, &caller, wait, Box::new(attempt), done);
+    }
+
+    /// Attaches the caller, if the peer of the channel is there; waits for the rest of a wait, if there is one.
+    fn channel_attach_now(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: &v1::ChannelAttachRequest,
+        rest: Option<Rest>,
+        done: Done<Attached>,
+    ) {
+        let waits = |wait_ms| v1::ChannelAttachRequest { wait_ms, ..request.clone() };
         match self.channel_place(request) {
-            Ok((None, name)) => Attach::begin(self, caller, request, name, Box::new(done)),
+            Ok((None, name)) => {
+                let request = waits(rest.map_or(request.wait_ms, Rest::here));
+                Attach::begin(self, caller, &request, name, done);
+            }
             Ok((Some(peer), name)) => {
-                self.channel_attach_there(&caller, request, (peer, name), Box::new(done));
+                let request = waits(rest.map_or(request.wait_ms, Rest::there));
+                self.channel_attach_there(&caller, &request, (peer, name), done);
             }
             Err(failure) => done(Err(failure)),
         }

@@ -32,8 +32,9 @@ use self::far::{Asked, Fars, is_far};
 use self::op::{Op, Outcome, Placed, Who};
 pub use self::table::PipeTotals;
 use self::table::{Effect, Ended, Table, Waits};
+use super::attempts::{Attempts, Rest};
 use super::names::tensor_name;
-use super::{Caller, Exchange, session_required};
+use super::{Caller, Done, Exchange, session_required};
 use crate::cancel::Cancel;
 
 /// The way of descriptors inside a pod.
@@ -90,27 +91,55 @@ impl Exchange {
         });
     }
 
-    /// Connects to a listener.
+    /// Connects to a listener. A wait is for its peer, too.
     pub fn pipe_connect(
         self: &Arc<Self>,
         caller: &Caller,
         request: &v1::PipeConnectRequest,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
+        let done = Box::new(done);
+        if request.wait_ms == 0 || self.peer_meant(&request.peer, &request.name).is_none() {
+            return self.pipe_connect_now(caller, request, None, done);
+        }
+        let (exchange, request) = (Arc::clone(self), request.clone());
+        let wait = self.pipe_time(request.wait_ms);
+        let attempt = move |caller: Caller, rest, done| {
+            exchange.pipe_connect_now(&caller, &request, Some(rest), done);
+        };
+        Attempts::begin(self, caller, wait, Box::new(attempt), done);
+    }
+
+    /// Connects, if the peer of the listener is there; waits for the rest of a wait, if there is one.
+    fn pipe_connect_now(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: &v1::PipeConnectRequest,
+        rest: Option<Rest>,
+        done: Done<v1::PipeOpened>,
+    ) {
         let place = self.pipe_place(request).and_then(|place| Ok((place, Asker::of(caller)?)));
         let (name, asker) = match place {
             Ok(((None, name), asker)) => (name, (asker, caller.cancel.clone())),
             Ok(((Some(peer), name), _)) => {
-                return self.pipe_connect_there(caller, (peer, name), request, done);
+                let wait_ms = rest.map_or(request.wait_ms, Rest::there);
+                let request = v1::PipeConnectRequest { wait_ms, ..request.clone() };
+                return self.pipe_connect_there(caller, (peer, name), &request, done);
             }
             Err(failure) => return done(Err(failure)),
         };
-        let after = if request.wait_ms == 0 { Duration::ZERO } else { self.pipe_time(request.wait_ms) };
+        let after = match rest.map_or(request.wait_ms, Rest::here) {
+            0 => Duration::ZERO,
+            wait_ms => self.pipe_time(wait_ms),
+        };
         let me = self.me().peer.clone();
         let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(&me)));
-        let waits = Waits::Listener(name.clone());
+        let (waits, more) = (Waits::Listener(name.clone()), self.no_such_peer(&name));
         Op::begin(self, asker, waits, after, Box::new(done), |table, asker, me| {
-            connect(table, asker, &name, me, !after.is_zero())
+            connect(table, asker, &name, me, !after.is_zero()).map_err(|failure| match failure.reason {
+                Reason::NotFound => op::absent(&name, &more),
+                _ => failure,
+            })
         });
     }
 
@@ -299,6 +328,6 @@ fn connect(table: &mut Table<Who>, asker: &Asker, name: &TensorName, me: Who, wa
     match table.connect(asker.party(), name, waits.then_some(me))? {
         Some((pipe, other, effects)) => Ok((Some(Outcome::Opened(pipe, other)), effects)),
         None if waits => Ok((None, Vec::new())),
-        None => Err(op::absent(name)),
+        None => Err(op::absent(name, "")),
     }
 }

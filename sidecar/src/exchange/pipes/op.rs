@@ -203,7 +203,10 @@ impl Op {
     fn over(&self, table: &Table<Who>) -> Failure {
         let waited = self.after.as_millis();
         let message = match &self.waits {
-            Waits::Listener(name) => return absent(name).with("waited_ms", waited),
+            Waits::Listener(name) => {
+                let more = self.exchange.no_such_peer(name);
+                return absent(name, &more).with("waited_ms", waited);
+            }
             Waits::Pipe(_) => format!("nobody connected to the listener within {waited} ms"),
             Waits::Message(pipe) => match table.describe(*pipe) {
                 Some((name, other, _)) => {
@@ -245,8 +248,8 @@ pub(super) fn unexpected() -> Failure {
     Failure::new(Reason::Internal, "an answer about a pipe is of another kind than what was asked")
 }
 
-/// Makes the failure of a connect to a name on which nobody listens here.
-pub(super) fn absent(name: &TensorName) -> Failure {
-    let message = format!("nobody listens on {name} here; connect with a wait, or listen first");
+/// Makes the failure of a connect to a name on which nobody listens here, with what else is known of the name.
+pub(super) fn absent(name: &TensorName, more: &str) -> Failure {
+    let message = format!("nobody listens on {name} here{more}; connect with a wait, or listen first");
     Failure::new(Reason::NotFound, message).with("name", name)
 }

@@ -1,0 +1,233 @@
+//! Attempts at a channel or listener of another peer, made anew while the caller's wait lasts.
+//!
+//! ```text
+//!   begin ──> attempt ──Ok, or a failure that stays──> done
+//!                ^  └──a peer that is not there (yet)──> entry in `waits` for a moment ──┐
+//!                └───────────────────────────────────────────────────────────────────────┘
+//! ```
+//! A pod that reads `trainer-0/batches` may start before trainer-0 does, or just as trainer-0 is made anew. A wait for such a name
+//! is a wait for its peer, too. What is told at the end is how the last attempt failed.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::TensorName;
+
+use super::lookup::There;
+use super::waits::{Key, Owner, WaitId, Waiter, cost};
+use super::{Caller, Done, Exchange};
+use crate::cancel::Cancel;
+
+/// Time between two attempts, and for which a name that may be of a peer is waited for here before peers are looked at again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// One attempt: the caller with a cancel of its own, the rest of its wait, and who is told the outcome.
+pub(super) type Attempt<T> = Box<dyn Fn(Caller, Rest, Done<T>) + Send + Sync>;
+
+/// Rest of a wait for a name that may be of a peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rest(Duration);
+
+/// See the module.
+pub(super) struct Attempts<T> {
+    own: Weak<Self>,
+    exchange: Arc<Exchange>,
+    caller: Caller,
+    owner: Owner,
+    wait: Duration,
+    until: Instant,
+    attempt: Attempt<T>,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    /// Taken by whatever answers first.
+    done: Option<Done<T>>,
+    /// Attempt under way.
+    running: Option<Cancel>,
+    /// Rest before the next one.
+    entry: Option<WaitId>,
+    /// Failure of the last one.
+    failed: Option<Failure>,
+}
+
+// === impl Rest ===
+
+impl Rest {
+    /// Milliseconds for which the peer itself is to wait.
+    pub(super) fn there(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Milliseconds of a wait here, before peers are looked at again.
+    pub(super) fn here(self) -> u64 {
+        Self(self.0.min(AGAIN)).there()
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// The peer that a channel or listener is of, if it is not this one: the peer that is given, or what the name begins with. Such a
+    /// peer may not be listed.
+    pub(super) fn peer_meant(&self, peer: &str, name: &str) -> Option<PeerName> {
+        let peer = if peer.is_empty() { name.split_once('/')?.0 } else { peer };
+        peer.parse().ok().filter(|peer| *peer != self.me().peer)
+    }
+
+    /// ` and no other peer is called trainer-0`, where a name that is not here begins as with a peer.
+    pub(super) fn no_such_peer(&self, name: &TensorName) -> String {
+        let peer = self.peer_meant("", name.as_str());
+        peer.map(|peer| format!(", and no other peer is called {peer}")).unwrap_or_default()
+    }
+}
+
+// === impl Attempts ===
+
+impl<T: Send + 'static> Attempts<T> {
+    /// Begins with the first attempt. `done` is called once.
+    pub(super) fn begin(
+        exchange: &Arc<Exchange>,
+        caller: &Caller,
+        wait: Duration,
+        attempt: Attempt<T>,
+        done: Done<T>,
+    ) {
+        let state = Mutex::new(State { done: Some(done), running: None, entry: None, failed: None });
+        let attempts = Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
+            exchange: Arc::clone(exchange),
+            caller: caller.clone(),
+            owner: Owner::Client(caller.holder.clone()),
+            wait,
+            until: Instant::now() + wait,
+            attempt,
+            state,
+        });
+        let leaving = Arc::downgrade(&attempts);
+        caller.cancel.on_cancel(Arc::new(move || {
+            if let Some(attempts) = leaving.upgrade() {
+                attempts.leave();
+            }
+        }));
+        attempts.try_again();
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn try_again(self: Arc<Self>) {
+        let running = Cancel::default();
+        {
+            let mut state = self.state.lock();
+            if state.done.is_none() {
+                return;
+            }
+            state.running = Some(running.clone());
+        }
+        let caller = Caller { cancel: running, ..self.caller.clone() };
+        let left = self.left();
+        let attempts = Arc::clone(&self);
+        (self.attempt)(caller, Rest(left), Box::new(move |outcome| attempts.over(outcome)));
+    }
+
+    fn over(&self, outcome: Result<T, Failure>) {
+        match outcome {
+            Err(failure) if may_come(&failure) && !self.left().is_zero() => self.rest(failure),
+            outcome => self.finish(outcome.map_err(|failure| self.waited(failure))),
+        }
+    }
+
+    /// The failure with the time of all attempts, and not of the last one.
+    fn waited(&self, mut failure: Failure) -> Failure {
+        failure.details.retain(|(key, _)| key != "waited_ms");
+        failure.with("waited_ms", self.wait.as_millis())
+    }
+
+    fn rest(&self, failure: Failure) {
+        let Some(own) = self.own.upgrade() else { return };
+        let until = self.until.min(Instant::now() + AGAIN);
+        let refused = {
+            let mut state = self.state.lock();
+            if state.done.is_none() {
+                return;
+            }
+            (state.running, state.failed) = (None, Some(failure));
+            let waits = &self.exchange.waits;
+            let entered = waits.enter(self.owner.clone(), cost(std::iter::empty()), until, own);
+            entered.map(|entry| state.entry = Some(entry)).err()
+        };
+        if let Some(refused) = refused {
+            self.finish(Err(refused));
+        }
+    }
+
+    /// The answer, once.
+    fn finish(&self, outcome: Result<T, Failure>) {
+        let (done, entry, running) = {
+            let mut state = self.state.lock();
+            (state.done.take(), state.entry.take(), state.running.take())
+        };
+        if let Some(entry) = entry {
+            self.exchange.waits.remove(entry);
+        }
+        match done {
+            Some(done) => done(outcome),
+            None => drop(outcome),
+        }
+        drop(running);
+    }
+}
+
+impl<T: Send + 'static> Waiter for Attempts<T> {
+    fn look(&self, _: &TensorName) -> bool {
+        false
+    }
+
+    fn told(&self, _: &Key, _: &Result<There, Failure>) -> bool {
+        false
+    }
+
+    fn due(&self) {
+        let (entry, failed) = {
+            let mut state = self.state.lock();
+            (state.entry.take(), state.failed.take())
+        };
+        if let Some(entry) = entry {
+            self.exchange.waits.remove(entry);
+        }
+        match (self.left().is_zero(), failed, self.own.upgrade()) {
+            (true, Some(failed), _) => self.finish(Err(self.waited(failed))),
+            (_, _, Some(own)) => own.try_again(),
+            _ => {}
+        }
+    }
+
+    fn leave(&self) {
+        let running = self.state.lock().running.take();
+        match running {
+            // It says how it ended.
+            Some(running) => running.cancel(),
+            None => self.finish(Err(Failure::new(Reason::Cancelled, "the caller or the sidecar is ending"))),
+        }
+    }
+}
+
+/// Returns whether a later attempt may do better: what is missing is the peer, or what it has under the name.
+fn may_come(failure: &Failure) -> bool {
+    matches!(
+        failure.reason,
+        Reason::NotFound
+            | Reason::PeerUnknown
+            | Reason::PeerUnreachable
+            | Reason::OwnerLost
+            | Reason::Draining
+            | Reason::ChannelEnded
+            | Reason::PipeClosed
+            | Reason::PipeLost
+    )
+}
