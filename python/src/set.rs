@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tensorlane_client::gpu::AnyTensor;
 use tensorlane_client::set::{PublishOptions, Set};
-use tensorlane_proto::set::{Node, Tree};
+use tensorlane_proto::set::{Node, Tree, beyond_64_bits};
 
 use crate::errors;
 use crate::held::Acquired;
@@ -29,10 +29,14 @@ pub(crate) fn tree(py: Python<'_>, nodes: Vec<Given>) -> PyResult<Tree<tensorlan
         let node = match entry {
             Entry::Tensor(Reference(reference)) => Node::Tensor(reference),
             Entry::Tree(batch) => Node::Tree(Tree { batch, ..Tree::default() }),
-            Entry::Value(text) => Node::Value(
-                serde_json::from_str(&text)
-                    .map_err(|error| invalid(&format!("{}: {error}", path.join("/"))))?,
-            ),
+            Entry::Value(text) => {
+                let at = path.join("/");
+                if let Some(number) = beyond_64_bits(&text) {
+                    let what = format!("{at}: the number {number} has more than 64 bits; give it as text");
+                    return Err(invalid(&what));
+                }
+                Node::Value(serde_json::from_str(&text).map_err(|error| invalid(&format!("{at}: {error}")))?)
+            }
         };
         placed.push((path, node));
     }

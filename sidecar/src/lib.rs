@@ -25,6 +25,7 @@ pub mod output_budget;
 pub mod peer;
 mod plain;
 mod results;
+mod seldom;
 pub mod session;
 mod socket;
 pub mod store;

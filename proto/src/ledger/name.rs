@@ -4,7 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// A name within a peer: 1 to 512 bytes of UTF-8, no control characters, no `/` at either end. Cloning is cheap.
+/// A name within a peer: 1 to 512 bytes of UTF-8, no control characters, no `/` at either end, not as a reference begins. Cloning
+/// is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TensorName(Arc<str>);
 
@@ -28,6 +29,12 @@ pub enum NameError {
         /// Byte offset of the character.
         at: usize,
     },
+    /// Whoever takes names and references would take it for a reference.
+    #[error("a name must not begin with {REFERENCE_BEGINS:?}, as references do: {name:?}")]
+    Reference {
+        /// The text.
+        name: String,
+    },
     /// `peer/name` must split in one way only.
     #[error("a name must not start or end with '/': {name:?}")]
     Slash {
@@ -35,6 +42,9 @@ pub enum NameError {
         name: String,
     },
 }
+
+/// Beginning of every reference.
+const REFERENCE_BEGINS: &str = "tl1:";
 
 impl TensorName {
     /// The longest name in bytes. Longer ones cost that much in every listing.
@@ -53,6 +63,9 @@ impl TensorName {
         }
         if let Some((at, found)) = text.char_indices().find(|(_, c)| c.is_control()) {
             return Err(NameError::Control { found, at });
+        }
+        if text.starts_with(REFERENCE_BEGINS) {
+            return Err(NameError::Reference { name: text.to_owned() });
         }
         if text.starts_with('/') || text.ends_with('/') {
             return Err(NameError::Slash { name: text.to_owned() });

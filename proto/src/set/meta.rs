@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use self::json::{Object, to_python_json};
+use super::value::beyond_64_bits;
 
 /// The newest format version of tensordict that is read, and the one that is written.
 const FORMAT_VERSION: u64 = 1;
@@ -70,6 +71,9 @@ pub enum LevelError {
         "it has format version {0}; versions up to {FORMAT_VERSION} are read: save it again by tensordict 0.15"
     )]
     Version(String),
+    /// A whole number that would become another one.
+    #[error("the number {0} has more than 64 bits, which JSON of this release cannot keep; save it as text")]
+    Number(String),
     /// A class that is neither a TensorDict nor a value.
     #[error(
         "it is of the class {0}; TensorDict and NonTensorData are read: convert it by `.to_tensordict()` first"
@@ -107,6 +111,9 @@ impl Level {
     pub fn read(bytes: &[u8]) -> Result<Self, LevelError> {
         let Object(fields) =
             serde_json::from_slice(bytes).map_err(|error| LevelError::Json(error.to_string()))?;
+        if let Some(number) = str::from_utf8(bytes).ok().and_then(beyond_64_bits) {
+            return Err(LevelError::Number(number.to_owned()));
+        }
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
         match field("_format_version") {
             None | Some(Value::Object(_)) => {}

@@ -16,6 +16,7 @@ mod manifest;
 mod meta;
 mod own;
 mod tree;
+mod value;
 
 pub use dtype::{torch_dtype, torch_name};
 pub use key::{file_name, key_of_file};
@@ -23,3 +24,4 @@ pub use manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError, SET_METADATA};
 pub use meta::{Level, LevelEntry, LevelError, TensorMeta};
 pub use own::{LEVEL_META, OWN_DIRECTORY, OWN_META, OwnLeaf, OwnMeta, OwnSet};
 pub use tree::{DEPTH_MAX, KEY_BYTES_MAX, LEAVES_MAX, Node, Tree, TreeError};
+pub use value::{VALUE_DEPTH_MAX, beyond_64_bits};

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 use thiserror::Error;
 
+use super::value::{VALUE_DEPTH_MAX, is_shallow};
+
 /// Most leaves of a set. Each costs a lease at its owner and some 200 bytes of the manifest.
 pub const LEAVES_MAX: usize = 65_536;
 /// Most trees inside one another. A directory of that depth is walked with as many open descriptors.
@@ -52,6 +54,14 @@ pub enum TreeError {
     /// More trees inside one another than are walked.
     #[error("{path} lies deeper than {DEPTH_MAX} trees; make the set flatter")]
     TooDeep {
+        /// The keys from the root.
+        path: String,
+    },
+    /// A plain value that readers cannot read.
+    #[error(
+        "the value {path} has more than {VALUE_DEPTH_MAX} lists and objects inside one another; make it flatter"
+    )]
+    ValueTooDeep {
         /// The keys from the root.
         path: String,
     },
@@ -199,6 +209,9 @@ impl<L> Tree<L> {
                 return Err(TreeError::KeyTwice { path: shown(path) });
             }
             leaves += match node {
+                Node::Value(value) if !is_shallow(value) => {
+                    return Err(TreeError::ValueTooDeep { path: shown(path) });
+                }
                 Node::Tensor(_) | Node::Value(_) => 1,
                 Node::Tree(below) => below.check_below(path)?,
             };

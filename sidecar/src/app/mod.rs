@@ -43,7 +43,7 @@ use crate::threads::Threads;
 /// connections do not hear of it; more means that something hangs, and costs nothing but what it would have said last.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// Runs the sidecar until SIGTERM or SIGINT.
+/// Runs the sidecar until SIGTERM, SIGINT or SIGHUP.
 ///
 /// # Errors
 /// It could not start, or a part that it cannot do without has failed.
@@ -123,6 +123,8 @@ async fn within(
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// The terminal has gone. Nothing is read anew on it: the peers file is watched.
+    hangup: Signal,
 }
 
 // === impl Signals ===
@@ -132,6 +134,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).map_err(failed_to("listen for SIGTERM"))?,
             interrupt: signal(SignalKind::interrupt()).map_err(failed_to("listen for SIGINT"))?,
+            hangup: signal(SignalKind::hangup()).map_err(failed_to("listen for SIGHUP"))?,
         })
     }
 
@@ -140,6 +143,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hangup.recv() => "SIGHUP",
         }
     }
 }

@@ -125,7 +125,8 @@ impl Sources {
         let mut flat = BTreeMap::new();
         let Some((path, text)) = &self.file else { return flat };
         let file = path.display().to_string();
-        match serde_yaml::from_str(text) {
+        // Editors of Windows begin a file with a mark of its encoding.
+        match serde_yaml::from_str(text.trim_start_matches('\u{feff}')) {
             Ok(Value::Null) => {}
             Ok(Value::Mapping(mapping)) => {
                 flatten(&Value::Mapping(mapping), "", &file, &mut flat, mistakes);

@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorlane_proto::generated::DESCRIPTORS;
 use tensorlane_proto::generated::tensorlane_server::TensorlaneServer;
@@ -53,12 +53,15 @@ use self::sessions::Sessions;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::output_budget::OutputBudget;
+use crate::seldom::Seldom;
 use crate::socket;
 
 /// Time that calls may go on when the server stops. They were told to end at its beginning.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted: without descriptors the next attempt would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Lines of connections that could not be accepted: out of descriptors, each try fails.
+static ACCEPT_FAILED: Seldom = Seldom::new();
 
 /// Settings that the server needs to know.
 #[derive(Debug, Clone)]
@@ -248,7 +251,9 @@ fn patient<S: Comes>(
 ) -> impl Stream<Item = io::Result<Guest<S>>> {
     let accepted = incoming.then(|accepted| async {
         if let Err(error) = &accepted {
-            tracing::warn!(%error, "a gRPC connection could not be accepted");
+            if let Some(times) = ACCEPT_FAILED.times(Instant::now()) {
+                tracing::warn!(%error, times, "a gRPC connection could not be accepted");
+            }
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted

@@ -19,9 +19,12 @@ use super::record::RecordError;
 use super::shared::{Registered, Shared};
 use super::transport::lanes::bind;
 use crate::clock;
+use crate::seldom::Seldom;
 
 /// Ports of the system that are tried where any will do: the same number must be free for TCP and for UDP.
 const PORTS_TRIED: usize = 32;
+/// Lines of connections that could not be accepted: out of descriptors, each try fails.
+static ACCEPT_FAILED: Seldom = Seldom::new();
 
 /// Reason for which a connection did not come up.
 #[derive(Debug, Error)]
@@ -174,7 +177,9 @@ pub(super) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
             Err(_) if shared.is_stopping() => return,
             Err(error) => {
                 // Out of descriptors, most likely: no use in trying again at once.
-                warn!(%error, "a connection could not be accepted");
+                if let Some(times) = ACCEPT_FAILED.times(Instant::now()) {
+                    warn!(%error, times, "a connection could not be accepted");
+                }
                 shared.pause(Duration::from_millis(100));
             }
         }

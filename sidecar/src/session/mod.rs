@@ -47,12 +47,15 @@ use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Carrier, PanicScope, SessionCut};
 use crate::output_budget::OutputBudget;
+use crate::seldom::Seldom;
 use crate::socket;
 use crate::workers::Workers;
 
 /// A client that has not said Hello by then is cut: it would keep one of the few places.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 512 << 10;
+/// Lines of connections that could not be accepted: out of descriptors, each try fails.
+static ACCEPT_FAILED: Seldom = Seldom::new();
 /// Longest name of a client, in bytes; a longer one is cut.
 const CLIENT_NAME_MAX: usize = 256;
 
@@ -206,7 +209,9 @@ impl Shared {
                 Ok((socket, _)) => self.begin(socket),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    tracing::warn!(%error, "a session could not be accepted");
+                    if let Some(times) = ACCEPT_FAILED.times(Instant::now()) {
+                        tracing::warn!(%error, times, "a session could not be accepted");
+                    }
                     // Out of descriptors: the listener stays readable, so do not spin on it.
                     std::thread::park_timeout(Duration::from_millis(50));
                 }

@@ -140,7 +140,7 @@ fn code(error: &Error) -> Option<Code> {
 /// Names the option of this command that helps, if there is one.
 fn advice(error: &Error) -> Option<&'static str> {
     match error.reason()? {
-        Reason::NameTaken => Some("put with --replace to give the name to the new tensor"),
+        Reason::NameTaken => Some("take another name; `put --replace` gives the name to the new tensor"),
         Reason::ArenaFull => {
             Some("`tensorlane status` shows what fills the arena; --deadline 5m waits longer for room")
         }
@@ -195,7 +195,7 @@ mod tests {
             "reason": "NAME_TAKEN",
             "message": "weights: the name m is taken",
             "details": { "name": "m" },
-            "hint": "put with --replace to give the name to the new tensor",
+            "hint": "take another name; `put --replace` gives the name to the new tensor",
         });
         assert_eq!(object(&error), expected);
         let other = object(&anyhow::anyhow!("cannot open x"));

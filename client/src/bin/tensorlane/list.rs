@@ -113,6 +113,8 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
         for (name, result) in batch.iter().zip(client.unname(batch)?) {
             match result {
                 Ok(()) => removed.push(name),
+                // Somebody else took it away since it was listed: it is gone, as it was asked for.
+                Err(error) if args.recursive && error.reason() == Some(Reason::NotFound) => {}
                 // The others are done all the same; the first failure is told.
                 Err(error) if failed.is_ok() => failed = about(client, name, Err(error)),
                 Err(_) => {}

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tensorlane_client::Client;
 use tensorlane_client::set::mutable::{Durability, SetFiles, SetInfo, SetSpec};
-use tensorlane_proto::{DType, Reason};
+use tensorlane_proto::{DType, Failure, Reason};
 
 use crate::args::{SetCreate, SetDrop, SetStat};
 use crate::output::{self, Output};
@@ -32,6 +32,13 @@ pub(crate) fn create(client: &Client, output: &Output, args: &SetCreate) -> Resu
 
 pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<()> {
     let sets = client.mutable_sets(&args.prefix)?;
+    if sets.is_empty() && !args.prefix.is_empty() {
+        let message = format!(
+            "no mutable set of this peer begins with {}; `tensorlane set ls` shows them",
+            args.prefix
+        );
+        return Err(tensorlane_client::Error::from(Failure::new(Reason::NotFound, message)).into());
+    }
     output.print(
         || json!({ "sets": sets.iter().map(json).collect::<Vec<Value>>() }),
         |out| {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tensorlane_client::set::directory::{Directory, DirectoryError, Draft, Export};
 use tensorlane_client::set::{OpenedSet, PublishOptions};
 use tensorlane_client::{Client, Target, Tensor};
-use tensorlane_proto::Layout;
 use tensorlane_proto::set::{SET_METADATA, Tree};
+use tensorlane_proto::{Layout, Reason};
 
 use crate::args::{Set, SetGet, SetLs, SetPut};
 use crate::mutable;
@@ -127,8 +127,8 @@ fn export(
 /// A version of a set, as it is listed.
 struct Version {
     number: u64,
-    tensors: usize,
-    bytes: u64,
+    /// Tensors and bytes, or why it cannot be read.
+    content: std::result::Result<(usize, u64), String>,
     reference: String,
 }
 
@@ -139,25 +139,30 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
         let Some((name, number)) = listed.name.rsplit_once('@') else { continue };
         let is_set = listed.description.descriptor.metadata.value(SET_METADATA).is_some();
         let Some(number) = number.parse().ok().filter(|_| is_set) else { continue };
-        let OpenedSet { tree, .. } = client
-            .open_set(listed.description.reference.clone(), &tensorlane_client::AcquireOptions::new())?;
-        let tensors = tree.tensors();
-        let bytes = tensors.iter().map(|(_, leaf)| leaf.bytes()).sum();
+        let target = listed.description.reference.clone();
+        let content = match client.open_set(target, &tensorlane_client::AcquireOptions::new()) {
+            Ok(OpenedSet { tree, .. }) => {
+                let tensors = tree.tensors();
+                Ok((tensors.len(), tensors.iter().map(|(_, leaf)| leaf.bytes()).sum()))
+            }
+            // It was replaced since it was listed.
+            Err(error) if error.reason() == Some(Reason::NotFound) => continue,
+            // Whatever somebody has put under such a name, the others are listed.
+            Err(error) if error.reason() == Some(Reason::NotASet) => Err(error.to_string()),
+            Err(error) => return Err(error).with_context(|| listed.name.clone()),
+        };
         let reference = listed.description.reference.encode();
-        sets.entry(name.to_owned()).or_default().push(Version {
-            number,
-            tensors: tensors.len(),
-            bytes,
-            reference,
-        });
+        sets.entry(name.to_owned()).or_default().push(Version { number, content, reference });
     }
     sets.values_mut().for_each(|versions| versions.sort_by_key(|version| version.number));
     let rows = mutable::listed(client, &args.prefix)?;
     let version = |version: &Version| {
+        let content = version.content.as_ref();
         json!({
             "version": version.number,
-            "tensors": version.tensors,
-            "bytes": version.bytes,
+            "tensors": content.ok().map(|(tensors, _)| tensors),
+            "bytes": content.ok().map(|(_, bytes)| bytes),
+            "error": content.err(),
             "reference": version.reference,
         })
     };
@@ -173,8 +178,14 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
         },
         |out| {
             for (name, versions) in &sets {
-                for Version { number, tensors, bytes, .. } in versions {
-                    writeln!(out, "{name}@{number}  {}, {}", output::tensors(*tensors), output::bytes(*bytes))?;
+                for Version { number, content, .. } in versions {
+                    let told = match content {
+                        Ok((tensors, bytes)) => {
+                            format!("{}, {}", output::tensors(*tensors), output::bytes(*bytes))
+                        }
+                        Err(why) => why.clone(),
+                    };
+                    writeln!(out, "{name}@{number}  {told}")?;
                 }
             }
             rows.iter().try_for_each(|set| writeln!(out, "{}", mutable::line(set)))
