@@ -53,14 +53,14 @@ def numbers(reader: tensorlane.ChannelReader) -> list[int]:
     return got
 
 
-def test_ten_readers_get_a_thousand_messages_each(client, name):
-    """Ray's test_channel.py: one writer and many readers that read at the same time."""
-    with ThreadPoolExecutor(10) as pool, client.channel_writer(name, expect_readers=10) as writer:
-        reading = [pool.submit(numbers, client.channel_reader(name)) for _ in range(10)]
+def test_twenty_four_readers_get_a_thousand_messages_each(client, name):
+    """Ray's mutable_object_test.cc, test_channel.py: one writer and many readers that read at the same time."""
+    with ThreadPoolExecutor(24) as pool, client.channel_writer(name, expect_readers=24) as writer:
+        reading = [pool.submit(numbers, client.channel_reader(name)) for _ in range(24)]
         for number in range(1000):
             assert writer.write(np.full(1 + number % 50, number), timeout=60) == number
         writer.finish()
-        assert [one.result(60) for one in reading] == [list(range(1000))] * 10
+        assert [one.result(60) for one in reading] == [list(range(1000))] * 24
 
 
 def test_more_readers_than_were_expected_may_come_and_no_more_than_the_most(client, name):
@@ -147,6 +147,21 @@ def test_types_and_shapes_may_change_with_every_message_in_a_pod_and_on_another_
                         got = [tensor.numpy(copy=True) for tensor in message.value]
                     for due, came in zip(given, got, strict=True):
                         assert due.dtype == came.dtype and due.shape == came.shape and np.array_equal(due, came)
+
+
+def test_types_and_shapes_travel_only_where_they_change(client, name):
+    """Ray's test_torch_tensor_transport: static metadata. A ring has eight places for layouts, so that many that change are a wait."""
+    with client.channel_writer(name, slots=64) as writer, client.channel_reader(name) as reader:
+        for number in range(20):
+            writer.write(np.full(3, number), timeout=0)
+        with pytest.raises(tensorlane.Timeout) as blocked:
+            for number in range(20, 40):
+                writer.write(np.full(number, number), timeout=0)
+        assert blocked.value.reason == "BLOCKED_BY" and number == 27, "seven others have a place"
+        for number in range(27):
+            with reader.read(timeout=0) as message:
+                assert message.value.numpy().tolist() == [number] * (3 if number < 20 else number)
+        writer.write(np.zeros(100), timeout=0)
 
 
 def test_a_ring_for_which_there_is_no_room_is_refused_and_leaves_nothing(name):

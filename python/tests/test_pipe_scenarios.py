@@ -323,6 +323,35 @@ def test_a_sidecar_that_is_killed_is_told_to_both_ends_and_what_was_read_stays(n
         np.testing.assert_array_equal(array, np.arange(1000))
 
 
+TAKES = """
+import sys, tensorlane
+client = tensorlane.connect(sys.argv[1])
+pipe = client.connect_pipe(sys.argv[2], wait=60)
+descriptor = pipe.read_descriptor(timeout=60)
+print("shown", flush=True)
+descriptor.read()
+"""
+
+
+def test_a_reader_of_another_node_that_is_killed_while_bytes_come_gives_the_message_back(two_nodes, clients, name):
+    there, here = clients
+    before = there.status().sealed_bytes
+    with there.listen(name) as listener:
+        other = python(TAKES, two_nodes[1].directory, f"node-0/{name}")
+        far = listener.accept(timeout=60)
+        came = sum(peer.bytes_in for peer in here.peers())
+        writing = far.begin([np.zeros(768 << 20, np.uint8)], timeout=120)
+        assert other.stdout.readline() == "shown\n"
+        until("bytes come", lambda: sum(peer.bytes_in for peer in here.peers()) > came)
+        other.kill()
+        with pytest.raises(tensorlane.Error) as lost:
+            writing.wait()
+        assert (lost.value.reason, lost.value.delivered) == ("PIPE_LOST", "unknown")
+        other.communicate(timeout=20)
+    until("all is given back", lambda: there.status().sealed_bytes == before and here.status().sealed_bytes == 0)
+    far.close()
+
+
 FORWARDS = """
 import sys, tensorlane
 client = tensorlane.connect(sys.argv[1])
