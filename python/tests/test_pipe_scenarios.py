@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def ends(way, name):
     yield near, far
     near.close()
     far.close()
+
+
+def own(client: tensorlane.Client) -> int:
+    """Number of tensors that were put at a sidecar: copies of other peers' may come and go."""
+    status = client.status()
+    return status.tensors - status.copies
 
 
 def test_messages_of_nothing_and_of_empty_parts_pass_between_full_ones(ends):
@@ -161,21 +168,21 @@ def test_what_nobody_reads_takes_no_memory_of_its_reader_and_has_a_bound_at_its_
     with there.listen(name) as listener:
         near = here.connect_pipe(f"node-0/{name}", wait=20)
         far = listener.accept(timeout=20)
-    before, free = here.status().sealed_bytes, there.status().free_bytes
+    before, free = own(here), there.status().free_bytes
     array = np.zeros(1 << 17)
     writes = [near.begin([array], metadata=str(number), timeout=120) for number in range(64)]
     with pytest.raises(tensorlane.Error) as full:
         near.begin([array], timeout=60).wait()
     assert (full.value.reason, full.value.delivered) == ("LIMIT_EXCEEDED", "no")
     shown = far.read_descriptor(timeout=60)
-    until("the refused one is given back", lambda: here.status().sealed_bytes == before + 64 * array.nbytes)
+    until("the refused one is given back", lambda: own(here) == before + 64)
     assert free - there.status().free_bytes < 1 << 20, "descriptors alone have come"
     # Late is as good as early.
     assert shown.read().metadata == b"0"
     assert [far.read(timeout=60).metadata for _ in range(63)] == [str(number).encode() for number in range(1, 64)]
     for writing in writes:
         writing.wait()
-    until("all is given back", lambda: here.status().sealed_bytes == before)
+    until("all is given back", lambda: own(here) == before)
     near.close()
     far.close()
 
@@ -219,15 +226,17 @@ def test_a_forked_child_that_gives_up_what_it_inherited_withdraws_nothing_of_its
 
 
 def test_a_message_for_which_there_is_no_room_is_refused_and_the_pipe_goes_on(name):
-    with tensorlane.local(arena="64Mi") as small, tensorlane.connect(small.directory, deadline=0.5) as client:
+    with tensorlane.local(arena="64Mi") as client:
         with client.listen(name) as listener, client.connect_pipe(name) as near, listener.accept() as far:
             with pytest.raises(tensorlane.Error) as never:
                 near.write([np.zeros(100 << 20, np.uint8)], timeout=1)
-            assert never.value.reason == "NEVER_FITS"
+            assert (never.value.reason, never.value.delivered) == ("NEVER_FITS", "no")
             kept = client.put(np.zeros(40 << 20, np.uint8))
+            begun = time.monotonic()
             with pytest.raises(tensorlane.Exhausted) as full:
-                near.write([np.ones(3), np.zeros(30 << 20, np.uint8)], timeout=1)
-            assert full.value.reason == "ARENA_FULL"
+                near.write([np.ones(3), np.zeros(30 << 20, np.uint8)], timeout=0.5)
+            assert (full.value.reason, full.value.delivered) == ("ARENA_FULL", "no")
+            assert time.monotonic() - begun < client.deadline / 2, "the deadline is that of the write, not that of the client"
             until("what was put for it is given back", lambda: client.status().tensors == 1)
             with pytest.raises(tensorlane.Timeout):
                 far.read_descriptor(timeout=0)
@@ -266,13 +275,13 @@ def test_a_process_that_is_stopped_is_named_and_reads_on_when_it_goes_on(client,
 
 def test_a_message_that_is_taken_back_after_it_was_shown_is_an_error_of_its_read_alone(way, ends):
     (writes, *_), (near, far) = way, ends
-    before = writes.status().sealed_bytes
+    before = own(writes)
     writing = near.begin([np.zeros(1000)], metadata="taken back", timeout=1)
     shown = far.read_descriptor(timeout=20)
     with pytest.raises(tensorlane.Timeout) as late:
         writing.wait()
     assert late.value.delivered == "unknown"
-    until("its bytes are gone", lambda: writes.status().sealed_bytes == before)
+    until("its bytes are gone", lambda: own(writes) == before)
     with pytest.raises(tensorlane.Error, match="has taken it back, or is gone"):
         shown.read()
     del shown
@@ -335,7 +344,7 @@ descriptor.read()
 
 def test_a_reader_of_another_node_that_is_killed_while_bytes_come_gives_the_message_back(two_nodes, clients, name):
     there, here = clients
-    before = there.status().sealed_bytes
+    before = own(there), here.status().sealed_bytes
     with there.listen(name) as listener:
         other = python(TAKES, two_nodes[1].directory, f"node-0/{name}")
         far = listener.accept(timeout=60)
@@ -348,7 +357,8 @@ def test_a_reader_of_another_node_that_is_killed_while_bytes_come_gives_the_mess
             writing.wait()
         assert (lost.value.reason, lost.value.delivered) == ("PIPE_LOST", "unknown")
         other.communicate(timeout=20)
-    until("all is given back", lambda: there.status().sealed_bytes == before and here.status().sealed_bytes == 0)
+    # What earlier tests left there may go meanwhile.
+    until("all is given back", lambda: own(there) == before[0] and here.status().sealed_bytes <= before[1])
     far.close()
 
 
@@ -365,7 +375,7 @@ sys.stdin.read()
 
 
 def test_what_was_forwarded_stays_readable_when_the_process_between_is_killed(client, name):
-    before = client.status().sealed_bytes
+    before = own(client)
     array = np.arange(100_000)
     with client.listen(f"{name}/in") as into, client.listen(f"{name}/out") as out:
         between = python(FORWARDS, client.directory, f"{name}/in", f"{name}/out")
@@ -381,7 +391,7 @@ def test_what_was_forwarded_stays_readable_when_the_process_between_is_killed(cl
         assert received.metadata == b"on"
         np.testing.assert_array_equal(received.tensors[0].numpy(), array)
         received.release()
-    until("all bytes are freed", lambda: client.status().sealed_bytes == before)
+    until("all bytes are freed", lambda: own(client) == before)
 
 
 def test_the_connection_of_a_client_ends_with_its_last_end_and_leaves_no_descriptor_and_no_thread(sidecar, alone, name):
