@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 from . import arrays, trees
 from ._tensorlane import PipeDescriptor, PipeEnd, PipeListener, PipeWriting, Reference, Stored
-from .errors import Invalid, Unsupported
+from .errors import Error, Invalid, Unsupported
 from .reservation import Reservation
 from .tensor import Tensor, check_fits, copy_into
 
@@ -187,11 +187,11 @@ class Pipe:
     ) -> None:
         """Writes a message and waits until the other end has read it: `timeout` seconds, the client's deadline by default.
 
-        An array is copied into the shared memory once. A `Reservation` is sealed, and a `Stored` or `Reference` named, without
+        Room for the bytes is waited for as long, too. An array is copied into the shared memory once. A `Reservation` is sealed, and a `Stored` or `Reference` named, without
         a copy. `about` are words for the reader of each tensor. `delivered` of the exception is "no" where the other end has
         not seen the message and will not, else "unknown".
         """
-        sent = _Sent(self._client, tensors, about)
+        sent = _Sent(self._client, tensors, about, timeout)
         try:
             self._core.write(self._client._core, sent.message(metadata, payloads), timeout)
         finally:
@@ -216,7 +216,7 @@ class Pipe:
         timeout: float | None = None,
     ) -> Writing:
         """Begins to write a message, so that others can be written behind it; `wait` ends it. Arguments are those of `write`."""
-        sent = _Sent(self._client, tensors, about)
+        sent = _Sent(self._client, tensors, about, timeout)
         try:
             core = self._core.begin(self._client._core, sent.message(metadata, payloads), timeout)
         except BaseException:
@@ -297,7 +297,7 @@ class Listener:
 class _Sent:
     """Tensors of a message: those that were put for it, which are given up after it, and those of the caller."""
 
-    def __init__(self, client: Client, tensors: Sequence[Any], about: Sequence[Bytes]):
+    def __init__(self, client: Client, tensors: Sequence[Any], about: Sequence[Bytes], timeout: float | None):
         if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Sequence):
             raise Unsupported(f"tensors is a {type(tensors).__name__}", remedy="pass a list of arrays: pipe.write([array])")
         if about and len(about) != len(tensors):
@@ -308,7 +308,7 @@ class _Sent:
         sources = [None if isinstance(one, ready) else arrays.source(one) for one in tensors]
         self.put: list[Stored] = []
         try:
-            self.put += client._stage([source for source in sources if source is not None])
+            self.put += client._stage([source for source in sources if source is not None], deadline=timeout)
             stored = iter(list(self.put))
             self._items: list[tuple[Reference, tuple[str, tuple[int, ...]] | None, bytes]] = []
             for one, source, word in zip(tensors, sources, words):
@@ -320,8 +320,10 @@ class _Sent:
                     self._items.append((sealed.reference, (one.dtype, one.shape), word))
                 else:
                     self._items.append((one.reference if isinstance(one, Stored) else one, None, word))
-        except BaseException:
+        except BaseException as error:
             self.release()
+            if isinstance(error, Error):
+                error.delivered = "no"
             raise
 
     def message(self, metadata: Bytes, payloads: Sequence[Bytes]) -> tuple[bytes, list[bytes], list[Any]]:

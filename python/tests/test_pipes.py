@@ -141,7 +141,7 @@ def test_a_write_that_nobody_reads_says_who_and_leaves_nothing(client, ends):
     near, far = ends
     before = client.status().sealed_bytes
     with pytest.raises(tensorlane.Timeout) as late:
-        near.write([np.zeros(1 << 16)], timeout=0.05)
+        near.write([np.zeros(1 << 16)], timeout=0.3)
     assert late.value.delivered == "no" and f"python[{os.getpid()}]" in str(late.value)
     begun(near, [np.zeros(1 << 16)], metadata="taken back").withdraw()
     until("what was written is freed", lambda: client.status().sealed_bytes == before)

@@ -5,7 +5,8 @@
 | 1, 4, 17 | registered at run time; its example prints 6 | the_documented_example_prints_six_* |
 | 2 | all abstract methods | every_abstract_method_is_there_and_a_missing_one_is_a_type_error |
 | 3 | metadata of its own | metadata_extend_those_of_ray_and_survive_pickling |
-| 5, 6, 7, 14 | extracted once, known to the owner, carried by the reference | an_object_is_stored_once_right_after_its_task_* |
+| 5, 6, 14 | extracted once, known to the owner, carried by the reference | an_object_is_stored_once_right_after_its_task_* |
+| 7, 15 | the owner makes communicator metadata for each transfer, who gets by itself its own | the_owner_makes_communicator_metadata_* |
 | 8, 9 | two-sided: both sides run, with the same communicator metadata | both_sides_of_a_transfer_run_* |
 | 10 | one-sided: nothing is sent | an_object_is_stored_once_*; test_ray_managers.py: a_send_is_refused_* |
 | 11 | what is received is what was sent | received_tensors_are_those_that_were_sent |
@@ -236,7 +237,7 @@ def test_registering_again_changes_nothing(lane):
 
 
 def test_an_object_is_stored_once_right_after_its_task_and_received_by_whoever_takes_it(lane, own):
-    """S0.5, S0.6, S0.7, S0.10, S0.11, S0.14: send is never called."""
+    """S0.5, S0.6, S0.10, S0.11, S0.14: send is never called."""
     ray.get([actor.record.remote() for actor in own])
     ref = own[0].make.remote(100, 5)
     ray.wait([ref], fetch_local=False)
@@ -248,6 +249,32 @@ def test_an_object_is_stored_once_right_after_its_task_and_received_by_whoever_t
     assert set(taker) == {"recv_multiple_tensors"}
     del ref
     until("it is collected", lambda: "garbage_collect" in ray.get(own[0].calls.remote()))
+    empty(lane)
+
+
+def test_the_owner_makes_communicator_metadata_for_each_transfer_before_it_begins(lane, own, monkeypatch):
+    """S0.7, S0.15: for an actor that takes the object, and for a `ray.get` in the process that asks."""
+    from ray.experimental.rdt.util import get_tensor_transport_manager
+
+    manager, called = get_tensor_transport_manager("TENSORLANE"), []
+
+    def recorded(name, method):
+        def call(*arguments, **options):
+            called.append((name, *arguments[:2]) if name == "communicator" else (name,))
+            return method(*arguments, **options)
+
+        return call
+
+    for name, short in (("get_communicator_metadata", "communicator"), ("fetch_multiple_tensors", "fetch")):
+        monkeypatch.setattr(manager, name, recorded(short, getattr(manager, name)), raising=True)
+    ref = own[0].make.remote(10)
+    ray.wait([ref], fetch_local=False)
+    assert called == [], "nobody takes it yet"
+    assert ray.get(own[1].total.remote(ref)) == 45
+    assert called == [("communicator", own[0], own[1])]
+    assert ray.get(ref)["weights"].sum().item() == 45
+    assert called[1:] == [("communicator", None, None), ("fetch",)]
+    del ref
     empty(lane)
 
 

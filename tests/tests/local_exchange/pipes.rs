@@ -1,7 +1,7 @@
 //! Pipes inside a pod: descriptor, allocation, read; order, ends, and the death of either end.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{
@@ -12,7 +12,7 @@ use tensorlane_client::{AcquireOptions, Client, PutOptions};
 use tensorlane_proto::{DType, Reason};
 use tensorlane_tests::pipes::{LONG, Other, go_on, is_end, next, nothing, role, text};
 use tensorlane_tests::tensors::{dense, pattern};
-use tensorlane_tests::{Sidecar, reason, until};
+use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
 
 /// A wait that ends in a test.
 const SHORT: Timeout = Timeout::After(Duration::from_millis(50));
@@ -228,6 +228,23 @@ fn bytes_that_are_unread_have_a_bound_of_their_own() {
     heard(&from);
     let writing = near.begin(failed.message, LONG).unwrap();
     far.read(next(&far), Allocation::map()).unwrap();
+    drop(writing.wait().unwrap());
+}
+
+#[test]
+fn a_write_waits_for_room_no_longer_than_it_was_told_and_the_message_may_be_written_again() {
+    const HELD: usize = 40 << 20;
+    let sidecar = Sidecar::with(SidecarOptions::default().set("arena.size", "64Mi"));
+    let (from, to) = (sidecar.client(), sidecar.client());
+    let (near, far, _listener) = pipe(&from, &to);
+    let kept = from.put(&dense(DType::U8, &[HELD as u64]), &pattern(1, HELD), &PutOptions::new()).unwrap();
+    let begun = Instant::now();
+    let failed = near.write(text("late").payload(vec![7; 30 << 20]), SHORT).unwrap_err();
+    assert_eq!((failed.delivered, failed.error.reason()), (Delivered::No, Some(Reason::ArenaFull)));
+    assert!(begun.elapsed() < from.deadline() / 2, "its deadline is not that of the client");
+    drop(kept);
+    let writing = near.begin(failed.message, LONG).unwrap();
+    assert_eq!(far.read(next(&far), Allocation::map()).unwrap().payloads.len(), 1);
     drop(writing.wait().unwrap());
 }
 

@@ -144,6 +144,32 @@ fn a_link_that_is_cut_ends_the_readers_of_the_other_pod_and_frees_the_writer() {
 }
 
 #[test]
+fn a_channel_brings_every_message_over_a_link_that_drops_one_packet_of_a_hundred() {
+    const MESSAGES: u64 = 600;
+    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "20s"));
+    let spec = ChannelSpec::new("c").slots(8).slot_bytes(4 << 20);
+    let mut writer = peers.client(0).channel_writer(&spec).unwrap();
+    let mut there = reader(&peers, 1, "a/c");
+    (0..2).for_each(|host| peers.network.lossy(host, 1));
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..MESSAGES {
+                let (sequence, got) = read(&mut there);
+                assert_eq!(sequence, number);
+                assert!(got == bytes(number), "message {number} is another one");
+            }
+            assert_eq!(end(&mut there), End::Finished);
+        });
+        for number in 0..MESSAGES {
+            writer.write_bytes(&bytes(number), LONG).unwrap();
+        }
+        writer.finish();
+    });
+    drop(writer);
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_sidecar_of_the_writer_that_is_killed_ends_the_readers_of_the_other_pod() {
     let mut peers = Peers::pair();
     let (writer, mut there) = pair(&peers);

@@ -406,6 +406,35 @@ fn a_call_that_waits_over_a_dead_link_ends_at_its_deadline() {
 }
 
 #[test]
+fn messages_come_whole_over_a_link_that_drops_one_packet_of_a_hundred() {
+    const MESSAGES: u64 = 50;
+    const BYTES: usize = 100_000;
+    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "20s"));
+    let (from, to) = (peers.client(0), peers.client(1));
+    let Ends { near, far, listener } = ends(&from, &to);
+    (0..2).for_each(|host| peers.network.lossy(host, 1));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..MESSAGES {
+                let tensor = dense(DType::U8, &[BYTES as u64]);
+                drop(near.write(text(&format!("{n}")).tensor(tensor, pattern(n, BYTES)), LONG).unwrap());
+            }
+            near.finish().unwrap();
+        });
+        for n in 0..MESSAGES {
+            let descriptor = next(&far);
+            assert_eq!(descriptor.metadata(), format!("{n}").as_bytes());
+            let received = far.read(descriptor, Allocation::map()).unwrap();
+            let Tensor::Mapped(tensor) = &received.tensors[0] else { panic!("it is mapped") };
+            assert!(tensor.to_vec() == pattern(n, BYTES), "message {n} is another one");
+        }
+        assert!(is_end(&far));
+    });
+    drop((near, far, listener, from, to));
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_sidecar_that_is_killed_is_told_at_the_other_peer() {
     for (killed, stays) in [(0, 1), (1, 0)] {
         let mut peers = Peers::pair();
