@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Seen, condition, list, name, text};
 use crate::findings::Finding;
-use crate::names::{EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
+use crate::names::{EXCHANGE, INJECT, INJECTED, MUTATE_PATH, SIDECAR, STATUS};
 use crate::offline::pods;
 use crate::plan::{Decision, Facts, Plan, Requests, Skip, Status, plan};
 use crate::quantity::Amount;
@@ -326,13 +326,25 @@ fn requests(plan: &Plan, object: &Value) -> Finding {
 /// Refusal that keeps the object from making pods, whoever refuses.
 fn failing(object: &Value) -> Option<Finding> {
     let failure = condition(object, "ReplicaFailure").filter(|one| one["status"] == "True")?;
-    let found = format!("its pods are refused: {}", text(failure, "/message"));
+    let found = format!("its pods are refused: {}", without_secret_part(text(failure, "/message")));
     let remedy = match text(failure, "/message") {
         said if said.contains("must be in the ranges") => RANGES,
         said if said.contains("failed calling webhook") && said.contains(".tensorlane.dev") => OUT_OF_REACH,
         _ => "the message says by whom, and mostly what to do",
     };
     Some(Finding::problem("pods", found, remedy))
+}
+
+/// A message of an API server without the secret part of the webhook's path, which it names where it cannot call it. What is told here is
+/// shown to others.
+fn without_secret_part(message: &str) -> String {
+    let mark = format!("{MUTATE_PATH}/");
+    let mut parts = message.split(mark.as_str());
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |told, rest| {
+        let rest = rest.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+        format!("{told}{mark}…{rest}")
+    })
 }
 
 /// Remedy for the refusal of an API server that does not reach the operator.

@@ -195,10 +195,11 @@ fn pods_that_are_refused_say_by_whom_and_users_out_of_range_have_an_answer() {
         json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]});
     let text = told(&subject("Deployment", object.clone()));
     assert!(text.contains("its pods are refused") && text.contains("sidecar.user: 0"), "{text}");
-    let message = "Internal error occurred: failed calling webhook \"pods.tensorlane.dev\": failed to call webhook: Post \"https://tensorlane-webhook.tensorlane-system.svc:443/mutate?timeout=5s\": context deadline exceeded";
+    let message = "Internal error occurred: failed calling webhook \"pods.tensorlane.dev\": failed to call webhook: Post \"https://tensorlane-webhook.tensorlane-system.svc:443/mutate/0123456789abcdef?timeout=5s\": context deadline exceeded";
     object["status"]["conditions"][0]["message"] = json!(message);
     let text = told(&subject("Deployment", object));
     assert!(text.contains("hostNetwork: true"), "{text}");
+    assert!(text.contains(":443/mutate/…?timeout=5s\": context") && !text.contains("abcdef"), "{text}");
 }
 
 #[test]
