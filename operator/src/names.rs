@@ -52,6 +52,9 @@ pub const FIELD_MANAGER: &str = "tensorlane-operator";
 /// Path of the webhook without its secret part, which the operator adds.
 pub const MUTATE_PATH: &str = "/mutate";
 
+/// The service account of a pod that names none.
+pub const DEFAULT_ACCOUNT: &str = "default";
+
 /// The claim through which the sidecars of an exchange share memory where `sameNode` is `claim`.
 pub fn node_claim(exchange: &str) -> String {
     format!("tensorlane-{exchange}")

@@ -1,4 +1,5 @@
-//! Keeps the webhook's certificate and path current: reads the Secret, makes what is to be made, shows the leaf, opens the gate.
+//! Keeps the webhook's certificate and path current: reads the Secret, makes what is to be made, shows the leaf,
+//! opens the gate.
 //!
 //! Every replica does this. Whoever writes the Secret names the version that it has read, so of two that write at once
 //! one loses and reads again.
@@ -125,8 +126,8 @@ impl Keeper {
         self.current.set(leaf);
     }
 
-    /// Returns the content of the Secret, after whatever is to be done now. Authorities are made only where nobody else makes
-    /// certificates.
+    /// Returns the content of the Secret, after whatever is to be done now. Authorities are made only where nobody
+    /// else makes certificates.
     async fn kept(&self, now: u64) -> Result<(Kept, SecretPaths), KeepError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.args.namespace);
         let found = secrets.get_opt(&self.args.webhook_secret).await.map_err(Box::new)?;

@@ -10,7 +10,8 @@
 //! still be in use, so no call of the API server meets a certificate that it does not know. The keys of the
 //! leaves never leave their replica. With cert-manager the files that it mounts are served instead.
 //!
-//! Beside the authorities the Secret has the secret parts of the path that the API server calls ([`SecretPaths`]), with cert-manager, too.
+//! Beside the authorities the Secret has the secret parts of the path that the API server calls ([`SecretPaths`]),
+//! with cert-manager, too.
 
 mod authority;
 mod files;

@@ -1,4 +1,5 @@
-//! Secret parts of the webhook's path: who knows one is the API server, or was told it by somebody who may read its configuration.
+//! Secret parts of the webhook's path: who knows one is the API server, or was told it by somebody who may read its
+//! configuration.
 //!
 //! ```text
 //!   made           announced                  next one made       next one announced       the next but one made
@@ -6,9 +7,10 @@
 //!    0              10 min (the first: at once)  a day               + 10 min                 two days
 //! ```
 //!
-//! They are changed, and do not stay for ever, because an API server that does not reach the webhook names the whole path in its
-//! error: to whoever made the pod, in an Event and in its log. The next one is made only by a leader that has written
-//! the newest into the configuration, so nothing that is called is ever dropped, however long nobody leads.
+//! They are changed, and do not stay for ever, because an API server that does not reach the webhook names the whole
+//! path in its error: to whoever made the pod, in an Event and in its log. The next one is made only by a leader that
+//! has written the newest into the configuration, so nothing that is called is ever dropped, however long nobody
+//! leads.
 
 use std::fmt;
 
@@ -21,11 +23,12 @@ use crate::names::MUTATE_PATH;
 /// The key of the Secret under which the secret parts are.
 pub const PATHS_KEY: &str = "paths.json";
 
-/// Age of the newest at which the next one is made: a day. Less costs API servers a look at the configuration each time.
+/// Age of the newest at which the next one is made: a day. Less costs API servers a look at the configuration each
+/// time.
 pub const CHANGE_AFTER_SECONDS: u64 = 24 * 3600;
 
-/// Time that a secret part is accepted before it is announced. Replicas look at the Secret every 10 s; the rest is for one
-/// that cannot read it for a while.
+/// Time that a secret part is accepted before it is announced. Replicas look at the Secret every 10 s; the rest is
+/// for one that cannot read it for a while.
 pub const ANNOUNCE_AFTER_SECONDS: u64 = 600;
 
 /// The most secret parts that are kept: the one that is called, and the next or the one before.
@@ -111,8 +114,8 @@ impl SecretPaths {
         serde_json::to_vec(self).map_err(|_| BadPaths)
     }
 
-    /// The same after what is to be done now; none where nothing changes. `written` is the path that this replica, leading, has
-    /// written into the configuration.
+    /// The same after what is to be done now; none where nothing changes. `written` is the path that this replica,
+    /// leading, has written into the configuration.
     pub fn after(&self, now: u64, written: Option<&SecretPath>) -> Option<SecretPaths> {
         let newest = self.parts.last();
         let is_due = |newest: &SecretPart| {
@@ -201,8 +204,8 @@ mod tests {
         assert_eq!(both.after(100 * DAY, written.as_ref()), None, "the newest is not called yet");
     }
 
-    /// Ten days, minute by minute. A replica has seen the Secret ten minutes ago, the API server calls what was announced
-    /// twenty minutes ago.
+    /// Ten days, minute by minute. A replica has seen the Secret ten minutes ago, the API server calls what was
+    /// announced twenty minutes ago.
     #[test]
     fn in_ten_days_no_path_is_called_that_a_replica_does_not_accept() {
         let mut paths = first(0);

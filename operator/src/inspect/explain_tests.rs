@@ -203,6 +203,18 @@ fn pods_that_are_refused_say_by_whom_and_users_out_of_range_have_an_answer() {
 }
 
 #[test]
+fn a_pod_whose_exchange_is_not_open_to_its_account_is_told_why_it_has_no_peer() {
+    let mut pod = with_sidecar(&json!({"ready": true}));
+    pod["metadata"]["labels"][EXCHANGE] = json!("training");
+    let mut subject = subject("Pod", pod);
+    let spec = serde_json::from_value(json!({"members": {"serviceAccounts": ["trainer"]}})).unwrap();
+    subject.facts.as_mut().unwrap().exchanges.insert("training".to_owned(), spec);
+    let text = told(&subject);
+    assert!(text.contains("spec.members of exchange training has no service account default"), "{text}");
+    assert_eq!(exit_code(&findings(&subject)), 1);
+}
+
+#[test]
 fn a_copy_without_our_labels_is_told_that_no_peer_finds_it() {
     let mut copy = with_sidecar(&json!({"ready": true}));
     copy["metadata"] = json!({"name": "x"});

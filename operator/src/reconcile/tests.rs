@@ -326,6 +326,46 @@ fn a_pod_without_our_label_is_none_of_ours() {
     assert_eq!(PodFacts::of(&serde_json::from_value(pod).unwrap()), None);
 }
 
+/// Such a pod says by its labels alone that it belongs there, and the webhook was never shown it.
+#[test]
+fn a_pod_that_is_no_member_of_its_exchange_gets_no_peer_and_is_not_counted() {
+    let of = |name: &str, uid: &str, account: &str| PodFacts {
+        exchange: "training".to_owned(),
+        account: account.to_owned(),
+        ..pod(name, uid)
+    };
+    let mut training = exchange("training");
+    training.spec = serde_json::from_value(json!({"members": {"serviceAccounts": ["trainer"]}})).unwrap();
+    let pods = vec![of("in", "1", "trainer"), of("out", "2", "default")];
+    let scene = Scene { namespace: "ml".to_owned(), exchanges: vec![training], pods, ..Scene::default() };
+    let actions = build(&scene, NOW);
+    let made = |name: &str| {
+        let is_it = |action: &&Action| matches!(action, Action::ApplyPeer { name: made, .. } if made == name);
+        actions.iter().find(is_it).is_some()
+    };
+    assert_eq!((made("in"), made("out")), (true, false), "{actions:?}");
+    let counted = actions.iter().find_map(|action| match action {
+        Action::SetExchangeStatus { status, .. } => status.peers,
+        _ => None,
+    });
+    assert_eq!(counted, Some(1));
+    // Members that are taken away are those of pods to come; whoever comes from another exchange is one of those.
+    let peer_in = |exchange: &str| -> TensorPeer {
+        serde_json::from_value(json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": "out", "namespace": "ml"},
+            "spec": {"exchange": exchange, "podUID": "2"},
+        }))
+        .unwrap()
+    };
+    let kept = |exchange: &str| {
+        let scene = Scene { peers: vec![peer_in(exchange)], ..scene.clone() };
+        build(&scene, NOW)
+            .iter()
+            .any(|action| matches!(action, Action::ApplyPeer { name, .. } if name == "out"))
+    };
+    assert!(kept("training") && !kept("default"));
+}
+
 #[test]
 fn bundle_and_path_go_to_every_entry_and_gpu_namespaces_get_one_of_their_own() {
     let plain = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

@@ -1,5 +1,5 @@
-//! Parts that the leader applies to the configuration of the webhook: the bundle, the path with its secret part, and the namespaces of
-//! pods with GPUs.
+//! Parts that the leader applies to the configuration of the webhook: the bundle, the path with its secret part, and
+//! the namespaces of pods with GPUs.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Patch, PatchParams};
@@ -28,8 +28,8 @@ pub struct Webhooks {
 pub const GPU_MANAGER: &str = "tensorlane-operator-gpus";
 
 impl Webhooks {
-    /// The path of the entries that are always there, and their bundle unless somebody else sees to it. One patch has both, so that no
-    /// API server has one without the other.
+    /// The path of the entries that are always there, and their bundle unless somebody else sees to it. One patch has
+    /// both, so that no API server has one without the other.
     pub fn clients(&self, name: &str, encode: impl Fn(&[u8]) -> String) -> Option<Value> {
         let mut client = json!({"service": {"path": self.path.as_ref()?.as_str()}});
         if let Some(bundle) = &self.bundle {

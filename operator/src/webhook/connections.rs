@@ -12,8 +12,8 @@
 //! A caller that has sent half a call, or nothing at all, is idle once it has had the time to call: it costs a caller
 //! nothing to stay so. Before that it is most likely an API server that is about to call, and a burst of its calls must not
 //! push each other out: who comes then waits for a place. Where nobody but fresh ones is there, the source that has most of
-//! them makes room for another source. Only calls with the secret part of the path count as calls: a connection that has had none goes
-//! before one that has.
+//! them makes room for another source. Only calls with the secret part of the path count as calls: a connection that
+//! has had none goes before one that has.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

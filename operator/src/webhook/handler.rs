@@ -1,6 +1,7 @@
 //! A single call: read, ask for facts, plan, answer, count.
 //!
-//! A call without the secret part of the path costs an API server nothing, writes nothing, and takes no room of those that have it.
+//! A call without the secret part of the path costs an API server nothing, writes nothing, and takes no room of those
+//! that have it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,8 @@ const BODIES_BYTES_MAX: usize = 16 << 20;
 /// The same of calls without the secret part of the path: as large as the largest one.
 const STRANGERS_BYTES_MAX: usize = BODY_BYTES_MAX;
 
-/// Calls without the secret part of the path that are answered for a namespace: a plan costs a fraction of a millisecond of one core.
+/// Calls without the secret part of the path that are answered for a namespace: a plan costs a fraction of a
+/// millisecond of one core.
 const STRANGERS: Rate = Rate { burst: 10, every: Duration::from_millis(500) };
 
 /// Unit in which room for bodies is counted. Most calls take one.
@@ -70,7 +72,8 @@ struct Unread {
 }
 
 impl<F: FactSource> Handler<F> {
-    /// Plans by the facts of `source` for whoever `gate` knows, else by the pod and the defaults; tells owners by `notes`.
+    /// Plans by the facts of `source` for whoever `gate` knows, else by the pod and the defaults; tells owners by
+    /// `notes`.
     pub fn new(source: F, defaults: Defaults, gate: Gate, notes: Notes, metrics: Arc<Metrics>) -> Handler<F> {
         Handler {
             facts: source,

@@ -14,7 +14,8 @@ use crate::plan::{Decision, Outcome};
 /// The most notes that wait. More are dropped: Events are for people, and a thousand at once are read by nobody.
 pub const NOTES_MAX: usize = 1024;
 
-/// Notes of a namespace: so many at once, and five a second. Pods of one namespace that are made without end take no Events of others.
+/// Notes of a namespace: so many at once, and five a second. Pods of one namespace that are made without end take no
+/// Events of others.
 const OF_NAMESPACE: Rate = Rate { burst: 64, every: Duration::from_millis(200) };
 
 /// The most bytes of a sentence, which are those of an Event. Notes that wait keep them.

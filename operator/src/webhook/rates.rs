@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::dns::Label;
 
-/// The most namespaces with a bucket of their own, 100 bytes each. Where more come at once than that, those share one bucket.
+/// The most namespaces with a bucket of their own, 100 bytes each. Where more come at once than that, those share one
+/// bucket.
 const NAMESPACES_MAX: usize = 1024;
 
 /// Rate of one namespace.

@@ -1,10 +1,10 @@
 //! Answers to reviews on a path without its secret part, which anybody may send. Pure.
 //!
-//! Such a review is planned by the pod alone: nothing is looked up, so the answer tells nothing of a namespace. What is wrong with the pod is
-//! told with its remedy, and a pod that wants no sidecar is let through. Whatever else takes the exchanges, the limits and
-//! the quotas of its namespace, and is refused: an API server that calls the plain path is told the secret one within
-//! seconds, and the pod's controller tries again. A sidecar with the settings of an installation instead of those of its exchange
-//! would be a mistake that nobody sees.
+//! Such a review is planned by the pod alone: nothing is looked up, so the answer tells nothing of a namespace. What
+//! is wrong with the pod is told with its remedy, and a pod that wants no sidecar is let through. Whatever else takes
+//! the exchanges, the limits and the quotas of its namespace, and is refused: an API server that calls the plain path
+//! is told the secret one within seconds, and the pod's controller tries again. A sidecar with the settings of an
+//! installation instead of those of its exchange would be a mistake that nobody sees.
 
 use kube::core::DynamicObject;
 use kube::core::admission::AdmissionReview;
@@ -43,6 +43,6 @@ fn follows_from_the_pod(outcome: &Outcome) -> bool {
     match &outcome.decision {
         Decision::Inject(_) | Decision::Skip(Skip::NotRequested) => false,
         Decision::Skip(Skip::Disabled | Skip::MirrorPod) => true,
-        Decision::Deny(deny) => !matches!(deny, Deny::ExchangeMissing { .. }),
+        Decision::Deny(deny) => !matches!(deny, Deny::ExchangeMissing { .. } | Deny::NotAMember { .. }),
     }
 }

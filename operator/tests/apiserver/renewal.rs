@@ -66,8 +66,8 @@ pub(crate) async fn a_configuration_that_others_put_back_is_mended(admin: &Clien
     until("it injects again", || async { create(admin, &trial(), true).await.ok() }).await;
 }
 
-/// Charts before this one named the path `/mutate`. What helm applies next names none: with that the path is gone, unless the operator has
-/// its own there already.
+/// Charts before this one named the path `/mutate`. What helm applies next names none: with that the path is gone,
+/// unless the operator has its own there already.
 pub(crate) async fn a_chart_that_named_the_path_leaves_it_to_the_operator(admin: &Client) {
     let configuration = installed(&["MutatingWebhookConfiguration"]).remove(0);
     let live = get(admin, &configuration).await.unwrap();

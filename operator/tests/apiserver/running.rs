@@ -34,6 +34,7 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
         .await;
     refusals_reach_their_owner(&admin).await;
     crate::exchanges::an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(&admin).await;
+    crate::exchanges::an_exchange_with_members_takes_no_other_pod(&admin).await;
     crate::guard::a_weakened_policy_is_told_until_it_is_put_back(&admin, port).await;
     crate::gpus::a_namespace_with_gpu_pods_gets_an_entry(&admin, port).await;
     crate::renewal::the_authority_before_is_dropped(&admin).await;
