@@ -7,10 +7,9 @@
 //!    0              10 min (the first: at once)  a day               + 10 min                 two days
 //! ```
 //!
-//! They are changed, and do not stay for ever, because an API server that does not reach the webhook names the whole
-//! path in its error: to whoever made the pod, in an Event and in its log. The next one is made only by a leader that
-//! has written the newest into the configuration, so nothing that is called is ever dropped, however long nobody
-//! leads.
+//! A part that stays for ever would be simpler. But an API server that does not reach the webhook names the whole path
+//! in its error: to whoever made the pod, in an Event and in its log. The next one is made only by a leader that has
+//! written the newest into the configuration. So nothing that is called is ever dropped, however long nobody leads.
 
 use std::fmt;
 

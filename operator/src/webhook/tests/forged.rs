@@ -123,7 +123,7 @@ async fn an_owner_whose_name_leads_elsewhere_is_left_no_note() {
     scene.end().await;
 }
 
-/// Whoever makes pods without end in one namespace takes no Events of others.
+/// Pods that are made without end in one namespace take no Events of others.
 #[tokio::test]
 async fn notes_have_a_rate_for_each_namespace() {
     let (mut scene, _asked) = of_the_api_server().await;
