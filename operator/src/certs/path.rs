@@ -156,7 +156,7 @@ mod tests {
     fn the_first_path_is_announced_at_once_and_nobody_guesses_it() {
         let (one, other) = (first(1000), first(1000));
         let path = one.announced(1000).unwrap();
-        assert_eq!(one.accepted(), [path.clone()]);
+        assert_eq!(one.accepted(), std::slice::from_ref(&path));
         assert_ne!(Some(path.clone()), other.announced(1000));
         let part = path.as_str().strip_prefix("/mutate/").unwrap();
         assert_eq!(part.len(), 32);
