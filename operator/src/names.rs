@@ -49,6 +49,12 @@ pub const ADMIN_PORT: u16 = 9420;
 /// Owner of the fields that the operator applies.
 pub const FIELD_MANAGER: &str = "tensorlane-operator";
 
+/// Path of the webhook without its secret part, which the operator adds.
+pub const MUTATE_PATH: &str = "/mutate";
+
+/// The service account of a pod that names none.
+pub const DEFAULT_ACCOUNT: &str = "default";
+
 /// The claim through which the sidecars of an exchange share memory where `sameNode` is `claim`.
 pub fn node_claim(exchange: &str) -> String {
     format!("tensorlane-{exchange}")

@@ -1,8 +1,10 @@
-//! Keeps the webhook's certificate current: reads the Secret, makes what is to be made, shows the leaf.
+//! Keeps the webhook's certificate and path current: reads the Secret, makes what is to be made, shows the leaf,
+//! opens the gate.
 //!
 //! Every replica does this. Whoever writes the Secret names the version that it has read, so of two that write at once
 //! one loses and reads again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +20,13 @@ use super::AppError;
 use super::admin::Readiness;
 use super::args::Args;
 use crate::certs::rotation::leaf_is_old;
-use crate::certs::{CertError, Current, Kept, KeptError, Leaf, SECRET_KEY, now, read_files};
+use crate::certs::{
+    BadPaths, CertError, Current, Kept, KeptError, Leaf, PATHS_KEY, SECRET_KEY, SecretPath, SecretPaths, now,
+    read_files,
+};
 use crate::metrics::Metrics;
 use crate::names::FIELD_MANAGER;
+use crate::webhook::Gate;
 
 /// Interval of looks at the Secret or the files: one small read. An authority signs an hour after it is made, so every
 /// replica has seen it long before. Where somebody has deleted the Secret, calls fail until all have seen the next one.
@@ -29,13 +35,26 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Delay until it is tried again if there is no certificate yet.
 const SOON: Duration = Duration::from_secs(1);
 
+/// Parts of the webhook's configuration that come from the Secret.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Announced {
+    /// Certificates that callers have to trust; none where somebody else sees to it.
+    pub(super) bundle: Option<String>,
+    /// Path that they have to call; none before the Secret was read.
+    pub(super) path: Option<SecretPath>,
+}
+
 /// The task.
 pub(super) struct Keeper {
     pub(super) client: Client,
     pub(super) args: Args,
     pub(super) current: Current,
-    /// Certificates that callers have to trust, for the leader.
-    pub(super) bundle: watch::Sender<Option<String>>,
+    /// Paths that the API server may call.
+    pub(super) gate: Gate,
+    /// For the leader.
+    pub(super) announced: watch::Sender<Announced>,
+    /// Path that this replica has written into the configuration; none while it does not lead.
+    pub(super) written: watch::Receiver<Option<SecretPath>>,
     pub(super) readiness: Readiness,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -48,6 +67,8 @@ enum KeepError {
     Kept(#[from] KeptError),
     #[error(transparent)]
     Cert(#[from] CertError),
+    #[error(transparent)]
+    Paths(#[from] BadPaths),
     #[error("another replica has written the Secret at the same time")]
     Conflict,
 }
@@ -62,7 +83,7 @@ impl Keeper {
                 }
                 Err(KeepError::Conflict) => SOON,
                 Err(error) => {
-                    tracing::warn!(%error, "the webhook's certificate cannot be kept current");
+                    tracing::warn!(%error, "the webhook's certificate and path cannot be kept current");
                     if self.current.leaf().is_some() { EVERY } else { SOON }
                 }
             };
@@ -80,9 +101,13 @@ impl Keeper {
             if self.current.leaf().is_none_or(|old| old.key.cert != leaf.key.cert) {
                 self.show(leaf);
             }
+        }
+        let (kept, paths) = self.kept(now).await?;
+        self.gate.set(paths.accepted());
+        if self.args.webhook_certificates.is_some() {
+            self.announced.send_replace(Announced { bundle: None, path: paths.announced(now) });
             return Ok(());
         }
-        let kept = self.kept(now).await?;
         let Some(authority) = kept.step(now).signer.and_then(|signer| kept.authority(signer)) else {
             return Err(KeepError::Conflict);
         };
@@ -91,7 +116,8 @@ impl Keeper {
             self.show(authority.sign(&self.args.webhook_names(), now)?);
             tracing::info!(authority = authority.made, "the webhook has a new certificate");
         }
-        self.bundle.send_replace(Some(kept.bundle()));
+        let (bundle, path) = (Some(kept.bundle()), paths.announced(now));
+        self.announced.send_replace(Announced { bundle, path });
         Ok(())
     }
 
@@ -100,17 +126,43 @@ impl Keeper {
         self.current.set(leaf);
     }
 
-    /// Returns the content of the Secret, after whatever is to be done now.
-    async fn kept(&self, now: u64) -> Result<Kept, KeepError> {
+    /// Returns the content of the Secret, after whatever is to be done now. Authorities are made only where nobody
+    /// else makes certificates.
+    async fn kept(&self, now: u64) -> Result<(Kept, SecretPaths), KeepError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.args.namespace);
+        let found = secrets.get_opt(&self.args.webhook_secret).await.map_err(Box::new)?;
+        let bytes = |key: &str| found.as_ref().and_then(|secret| secret.data.as_ref()?.get(key));
+        let mut kept = bytes(SECRET_KEY).map_or_else(|| Ok(Kept::default()), |bytes| Kept::read(&bytes.0))?;
+        let paths = bytes(PATHS_KEY).map_or_else(|| Ok(SecretPaths::default()), |b| SecretPaths::read(&b.0));
+        let mut paths = paths?;
+        let mut changed: BTreeMap<String, ByteString> = BTreeMap::new();
+        let next =
+            if self.args.webhook_certificates.is_none() { kept.after(&kept.step(now), now)? } else { None };
+        if let Some(next) = next {
+            kept = next;
+            changed.insert(SECRET_KEY.to_owned(), ByteString(kept.to_bytes()?));
+        }
+        if let Some(next) = paths.after(now, self.written.borrow().as_ref()) {
+            paths = next;
+            changed.insert(PATHS_KEY.to_owned(), ByteString(paths.to_bytes()?));
+        }
+        if !changed.is_empty() {
+            self.write(&secrets, found, changed).await?;
+        }
+        Ok((kept, paths))
+    }
+
+    /// Writes these keys of the Secret, in the version that was found.
+    async fn write(
+        &self,
+        secrets: &Api<Secret>,
+        found: Option<Secret>,
+        changed: BTreeMap<String, ByteString>,
+    ) -> Result<(), KeepError> {
         let name = &self.args.webhook_secret;
-        let found = secrets.get_opt(name).await.map_err(Box::new)?;
-        let bytes = found.as_ref().and_then(|secret| secret.data.as_ref()?.get(SECRET_KEY));
-        let kept = bytes.map_or_else(|| Ok(Kept::default()), |bytes| Kept::read(&bytes.0))?;
-        let Some(changed) = kept.after(&kept.step(now), now)? else { return Ok(kept) };
         let mut secret = found.clone().unwrap_or_default();
         secret.metadata.name = Some(name.clone());
-        secret.data.get_or_insert_default().insert(SECRET_KEY.to_owned(), ByteString(changed.to_bytes()?));
+        secret.data.get_or_insert_default().extend(changed);
         let parameters =
             PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let written = match found {
@@ -118,7 +170,7 @@ impl Keeper {
             Some(_) => secrets.replace(name, &parameters, &secret).await,
         };
         match written {
-            Ok(_) => Ok(changed),
+            Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
                 Err(KeepError::Conflict)
             }

@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::AppError;
 use super::args::Args;
+use super::certificates::Announced;
 use super::history::went_back;
+use crate::certs::SecretPath;
 use crate::metrics::Metrics;
 use crate::reconcile::{Controller, Fence, Webhooks, apply_webhooks};
 
@@ -32,14 +34,22 @@ const GIVE_BACK: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Interval at which the configuration of the webhook is applied again, because nobody watches it. For so long pods are refused after
-/// somebody has put the chart's own in its place, which names no authority.
+/// somebody has put the chart's own in its place, which names no authority and no path.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// Parts of the webhook's configuration that the leader writes, and the path that it has written.
+#[derive(Clone)]
+pub(super) struct Configuration {
+    pub(super) announced: watch::Receiver<Announced>,
+    /// None while this replica does not lead.
+    pub(super) written: watch::Sender<Option<SecretPath>>,
+}
 
 /// Leads whenever it can, until `stop`.
 pub(super) async fn run(
     client: Client,
     args: Args,
-    bundle: watch::Receiver<Option<String>>,
+    configuration: Configuration,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> Result<(), AppError> {
@@ -52,7 +62,7 @@ pub(super) async fn run(
         match builder.build().await {
             Ok(manager) => {
                 let (mut leads, mut task) = manager.watch().await;
-                terms(&client, &args, &bundle, &metrics, &mut leads, &stop).await;
+                terms(&client, &args, &configuration, &metrics, &mut leads, &stop).await;
                 // The lease is given back, so that another replica leads at once.
                 drop(leads);
                 match tokio::time::timeout(GIVE_BACK, &mut task).await {
@@ -78,7 +88,7 @@ pub(super) async fn run(
 async fn terms(
     client: &Client,
     args: &Args,
-    bundle: &watch::Receiver<Option<String>>,
+    configuration: &Configuration,
     metrics: &Arc<Metrics>,
     leads: &mut watch::Receiver<bool>,
     stop: &CancellationToken,
@@ -95,7 +105,7 @@ async fn terms(
         let term = stop.child_token();
         let mut ended = false;
         let fence = Fence::new(STILL, Instant::now());
-        let work = fence.guard(work(client, args, bundle.clone(), metrics, &term));
+        let work = fence.guard(work(client, args, configuration.clone(), metrics, &term));
         let lost = leads.wait_for(|leads| !leads);
         tokio::select! {
             // Where both are so, that it stood still is why.
@@ -112,6 +122,7 @@ async fn terms(
         }
         term.cancel();
         metrics.leader.set(0);
+        configuration.written.send_replace(None);
         if ended || stop.is_cancelled() {
             return;
         }
@@ -123,7 +134,7 @@ async fn terms(
 async fn work(
     client: &Client,
     args: &Args,
-    bundle: watch::Receiver<Option<String>>,
+    configuration: Configuration,
     metrics: &Arc<Metrics>,
     term: &CancellationToken,
 ) {
@@ -131,7 +142,7 @@ async fn work(
     let controller = Controller::run(client, &args.namespace, Arc::clone(metrics), wanted, term.clone());
     // On the heap, because it is large.
     let work = Box::pin(async {
-        tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term))
+        tokio::join!(controller, configure(client, args, configuration, gpu_namespaces, metrics, term))
     });
     tokio::select! {
         _ = work => {}
@@ -143,7 +154,7 @@ async fn work(
 async fn configure(
     client: &Client,
     args: &Args,
-    mut bundle: watch::Receiver<Option<String>>,
+    Configuration { mut announced, written }: Configuration,
     mut gpu_namespaces: watch::Receiver<Option<Vec<String>>>,
     metrics: &Metrics,
     term: &CancellationToken,
@@ -156,22 +167,26 @@ async fn configure(
         if let Some(names) = &mut wanting {
             names.retain(|name| !excluded.contains(name));
         }
-        let webhooks =
-            Webhooks { bundle: bundle.borrow_and_update().clone().filter(|_| own), gpu_namespaces: wanting };
+        let Announced { bundle, path } = announced.borrow_and_update().clone();
+        let webhooks = Webhooks { bundle: bundle.filter(|_| own), path, gpu_namespaces: wanting };
         let mut wait = AGAIN;
-        if webhooks.bundle.is_some() || !own {
+        if let Some(path) = webhooks.path.as_ref().filter(|_| webhooks.bundle.is_some() || !own) {
             let applied =
                 apply_webhooks(client, &args.webhook_configuration, &args.namespace, &webhooks).await;
             metrics.reconciled("webhooks", applied.is_ok());
             if let Err(error) = applied {
-                tracing::warn!(%error, "the configuration of the webhook cannot be applied");
+                // An API server may say what it was sent.
+                let error = path.out_of(&error.to_string());
+                tracing::warn!(error, "the configuration of the webhook cannot be applied");
                 wait = RETRY;
+            } else {
+                written.send_replace(Some(path.clone()));
             }
         }
         tokio::select! {
             () = term.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
-            changed = bundle.changed() => if changed.is_err() { return },
+            changed = announced.changed() => if changed.is_err() { return },
             changed = gpu_namespaces.changed() => if changed.is_err() { return },
         }
     }

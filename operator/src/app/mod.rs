@@ -1,7 +1,7 @@
 //! The process: reads its arguments, starts its tasks, and ends them.
 //!
 //! ```text
-//!   all replicas:  admin (probes, metrics)   certificates ──> webhook ──> events
+//!   all replicas:  admin (probes, metrics)   certificates, path ──> webhook ──> events
 //!   the leader:    controller (peers, exchanges, permissions)   webhook configurations
 //! ```
 //!
@@ -33,7 +33,7 @@ pub use logging::subscriber;
 
 use crate::certs::Current;
 use crate::metrics::Metrics;
-use crate::webhook::{Bounds, Handler, KubeFacts, Notes, Server};
+use crate::webhook::{Bounds, Gate, Handler, KubeFacts, Notes, Server};
 
 /// Reason why the process cannot go on.
 #[derive(Debug, Error)]
@@ -74,7 +74,9 @@ pub async fn run(args: Args, stop: CancellationToken) -> Result<(), AppError> {
     let metrics = Arc::new(Metrics::new()?);
     let readiness = Readiness::default();
     let current = Current::default();
-    let (bundle, bundle_seen) = watch::channel(None);
+    let gate = Gate::default();
+    let (announced, announced_seen) = watch::channel(certificates::Announced::default());
+    let (written, written_seen) = watch::channel(None);
     let (notes, waiting) = Notes::new();
     let admin = listen(args.admin_listen).await?;
     let webhook = listen(args.webhook_listen).await?;
@@ -85,19 +87,22 @@ pub async fn run(args: Args, stop: CancellationToken) -> Result<(), AppError> {
         client: client.clone(),
         args: args.clone(),
         current: current.clone(),
-        bundle,
+        gate: gate.clone(),
+        announced,
+        written: written_seen,
         readiness,
         metrics: Arc::clone(&metrics),
     };
     tasks.spawn(keeper.run(stop.clone()));
     let facts = KubeFacts::new(client.clone(), args.defaults(), args.excluded());
-    let routes = Handler::new(facts, notes, Arc::clone(&metrics)).routes();
+    let routes = Handler::new(facts, args.defaults(), gate, notes, Arc::clone(&metrics)).routes();
     let server = Server::new(webhook, current, routes, Bounds::default())?;
     let serving = server.serve(stop.clone());
     tasks
         .spawn(async move { serving.await.map_err(|error| AppError::Task(format!("the webhook: {error}"))) });
     tasks.spawn(events::write(client.clone(), waiting, args.identity(), stop.clone()));
-    tasks.spawn(leader::run(client, args, bundle_seen, metrics, stop.clone()));
+    let configuration = leader::Configuration { announced: announced_seen, written };
+    tasks.spawn(leader::run(client, args, configuration, metrics, stop.clone()));
     supervise(tasks, stop).await
 }
 

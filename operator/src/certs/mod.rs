@@ -9,16 +9,21 @@
 //! A new authority is in the bundle long before it signs anything, and an old one stays until nothing that it signed can
 //! still be in use, so no call of the API server meets a certificate that it does not know. The keys of the
 //! leaves never leave their replica. With cert-manager the files that it mounts are served instead.
+//!
+//! Beside the authorities the Secret has the secret parts of the path that the API server calls ([`SecretPaths`]),
+//! with cert-manager, too.
 
 mod authority;
 mod files;
 mod kept;
+mod path;
 mod resolver;
 pub mod rotation;
 
 pub use authority::{Authority, CertError, LEAF_LIFE_SECONDS, Leaf};
 pub use files::read_files;
 pub use kept::{Kept, KeptError, SECRET_KEY};
+pub use path::{ANNOUNCE_AFTER_SECONDS, BadPaths, CHANGE_AFTER_SECONDS, PATHS_KEY, SecretPath, SecretPaths};
 pub use resolver::Current;
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -6,6 +6,7 @@ use super::namespace::{self, Namespace};
 use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
 use crate::manifests::{GAP_REMEDY, Installation, PEER_POLICY, gap};
+use crate::names::MUTATE_PATH;
 
 /// The role and role binding with which the pods of a namespace find each other.
 pub const PEER_ROLE: &str = "tensorlane-peer";
@@ -237,6 +238,14 @@ fn webhook(cluster: &Cluster) -> Vec<Finding> {
             );
             return Finding::problem("webhook", found, remedy);
         }
+        // The path itself is not said: whoever knows it is taken for the API server.
+        if !has_secret_part(text(entry, "/clientConfig/service/path")) {
+            let found = format!("{called} calls a path without its secret part: pods that ask are refused");
+            let remedy = format!(
+                "the leader writes it within seconds: kubectl -n {namespace} logs deploy/tensorlane-operator; where a tool takes it away again: docs/kubernetes.md, GitOps"
+            );
+            return Finding::problem("webhook", found, remedy);
+        }
         if service != namespace {
             let found = format!(
                 "{called} calls a Service of namespace {service:?}, and the operator is in {namespace:?}"
@@ -247,9 +256,14 @@ fn webhook(cluster: &Cluster) -> Vec<Finding> {
                 "two installations? remove one; else --operator-namespace",
             );
         }
-        Finding::ok("webhook", format!("{called} has its bundle"))
+        Finding::ok("webhook", format!("{called} has its bundle and its path"))
     };
     list(configuration, "/webhooks").iter().map(one).collect()
+}
+
+fn has_secret_part(path: &str) -> bool {
+    let part = path.strip_prefix(MUTATE_PATH).and_then(|rest| rest.strip_prefix('/'));
+    part.is_some_and(|part| !part.is_empty())
 }
 
 fn endpoints(cluster: &Cluster) -> Finding {

@@ -30,7 +30,7 @@ fn well() -> Cluster {
         lease: there(json!({"spec": {"holderIdentity": "operator-a"}})),
         webhook: there(json!({"webhooks": [{
             "name": "pods.tensorlane.dev",
-            "clientConfig": {"caBundle": "TFM=", "service": {"namespace": "tensorlane-system"}},
+            "clientConfig": {"caBundle": "TFM=", "service": {"namespace": "tensorlane-system", "path": "/mutate/0123"}},
         }]})),
         endpoints: there(json!({"items": [{"endpoints": [{"conditions": {"ready": true}}, {}]}]})),
         role: there(json!({})),
@@ -91,7 +91,7 @@ fn a_cluster_that_is_well_has_a_line_for_everything_and_no_problem() {
 #[test]
 fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
     type Break = fn(&mut Cluster);
-    let cases: [(Break, &str); 18] = [
+    let cases: [(Break, &str); 19] = [
         (|c| c.definitions[0].1 = Seen::Missing, "is not defined -> kubectl apply"),
         (|c| c.definitions[0].1 = there(json!({})), "is not established"),
         (
@@ -124,6 +124,13 @@ fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
                 );
             },
             "x has no caBundle",
+        ),
+        (
+            |c| {
+                let client = json!({"caBundle": "TFM=", "service": {"namespace": "tensorlane-system", "path": "/mutate"}});
+                c.webhook = there(json!({"webhooks": [{"name": "x", "clientConfig": client}]}));
+            },
+            "x calls a path without its secret part",
         ),
         (|c| c.endpoints = there(json!({"items": []})), "no ready replica"),
         (

@@ -1,10 +1,11 @@
 //! Explains why a pod has a sidecar or not: by the planner itself, and by what became of the pod.
 
 use serde_json::Value;
+use tensorlane_proto::crd::DEFAULT_EXCHANGE;
 
 use super::{Seen, condition, list, name, text};
 use crate::findings::Finding;
-use crate::names::{EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
+use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECT, INJECTED, MUTATE_PATH, SIDECAR, STATUS};
 use crate::offline::pods;
 use crate::plan::{Decision, Facts, Plan, Requests, Skip, Status, plan};
 use crate::quantity::Amount;
@@ -103,8 +104,25 @@ fn injected(subject: &Subject, pod: &Value) -> Vec<Finding> {
     all.extend(container(pod).and_then(not_native));
     all.push(sidecar(&subject.name, pod));
     all.extend(memory(pod));
-    all.push(peer(subject));
+    all.push(no_member(subject, pod, exchange).unwrap_or_else(|| peer(subject)));
     all
+}
+
+/// Fault of a pod whose exchange is not open to it: its label says so, and the webhook was not asked.
+fn no_member(subject: &Subject, pod: &Value, exchange: &str) -> Option<Finding> {
+    let account = Some(text(pod, "/spec/serviceAccountName")).filter(|name| !name.is_empty());
+    let account = account.unwrap_or(DEFAULT_ACCOUNT);
+    let spec = subject.facts.as_ref().ok()?.exchanges.get(exchange)?;
+    let is_alone = matches!(subject.peer, Seen::Missing) && exchange != DEFAULT_EXCHANGE;
+    (is_alone && !spec.admits(account)).then(|| {
+        Finding::problem(
+            "peer",
+            format!(
+                "it has no TensorPeer: spec.members of exchange {exchange} has no service account {account}"
+            ),
+            "add it there, or make the pod with one of them as serviceAccountName",
+        )
+    })
 }
 
 /// Fault of a sidecar that is none to Kubernetes: the pod waits in it for ever.
@@ -326,13 +344,25 @@ fn requests(plan: &Plan, object: &Value) -> Finding {
 /// Refusal that keeps the object from making pods, whoever refuses.
 fn failing(object: &Value) -> Option<Finding> {
     let failure = condition(object, "ReplicaFailure").filter(|one| one["status"] == "True")?;
-    let found = format!("its pods are refused: {}", text(failure, "/message"));
+    let found = format!("its pods are refused: {}", without_secret_part(text(failure, "/message")));
     let remedy = match text(failure, "/message") {
         said if said.contains("must be in the ranges") => RANGES,
         said if said.contains("failed calling webhook") && said.contains(".tensorlane.dev") => OUT_OF_REACH,
         _ => "the message says by whom, and mostly what to do",
     };
     Some(Finding::problem("pods", found, remedy))
+}
+
+/// A message of an API server without the secret part of the webhook's path, which it names where it cannot call it.
+/// What is told here is shown to others.
+fn without_secret_part(message: &str) -> String {
+    let mark = format!("{MUTATE_PATH}/");
+    let mut parts = message.split(mark.as_str());
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |told, rest| {
+        let rest = rest.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+        format!("{told}{mark}…{rest}")
+    })
 }
 
 /// Remedy for the refusal of an API server that does not reach the operator.

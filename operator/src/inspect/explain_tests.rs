@@ -195,10 +195,23 @@ fn pods_that_are_refused_say_by_whom_and_users_out_of_range_have_an_answer() {
         json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]});
     let text = told(&subject("Deployment", object.clone()));
     assert!(text.contains("its pods are refused") && text.contains("sidecar.user: 0"), "{text}");
-    let message = "Internal error occurred: failed calling webhook \"pods.tensorlane.dev\": failed to call webhook: Post \"https://tensorlane-webhook.tensorlane-system.svc:443/mutate?timeout=5s\": context deadline exceeded";
+    let message = "Internal error occurred: failed calling webhook \"pods.tensorlane.dev\": failed to call webhook: Post \"https://tensorlane-webhook.tensorlane-system.svc:443/mutate/0123456789abcdef?timeout=5s\": context deadline exceeded";
     object["status"]["conditions"][0]["message"] = json!(message);
     let text = told(&subject("Deployment", object));
     assert!(text.contains("hostNetwork: true"), "{text}");
+    assert!(text.contains(":443/mutate/…?timeout=5s\": context") && !text.contains("abcdef"), "{text}");
+}
+
+#[test]
+fn a_pod_whose_exchange_is_not_open_to_its_account_is_told_why_it_has_no_peer() {
+    let mut pod = with_sidecar(&json!({"ready": true}));
+    pod["metadata"]["labels"][EXCHANGE] = json!("training");
+    let mut subject = subject("Pod", pod);
+    let spec = serde_json::from_value(json!({"members": {"serviceAccounts": ["trainer"]}})).unwrap();
+    subject.facts.as_mut().unwrap().exchanges.insert("training".to_owned(), spec);
+    let text = told(&subject);
+    assert!(text.contains("spec.members of exchange training has no service account default"), "{text}");
+    assert_eq!(exit_code(&findings(&subject)), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The table of who asks for a sidecar, once more: in the language that the API server evaluates by itself.
 
 use crate::annotations::KEYS;
-use crate::names::{EXCHANGE, INJECT, PREFIX, SIDECAR, STATUS};
+use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECT, PREFIX, SIDECAR, STATUS};
 
 /// The annotation `inject` is there, and does not say that no sidecar is wanted. Other values ask, too, so that the
 /// webhook can say what is wrong with them.
@@ -57,8 +57,12 @@ pub(super) fn exchange_asks() -> String {
     let expressions = format!(
         "!has(params.spec.inject.selector.matchExpressions) || params.spec.inject.selector.matchExpressions.all(e, {holds})"
     );
+    let account = format!(
+        "(has(object.spec.serviceAccountName) && object.spec.serviceAccountName != '' ? object.spec.serviceAccountName : '{DEFAULT_ACCOUNT}')"
+    );
+    let member = format!("!has(params.spec.members) || {account} in params.spec.members.serviceAccounts");
     format!(
-        "has(params.spec.inject) && has(params.spec.inject.gpuPods) && params.spec.inject.gpuPods && ({own}) && (!has(params.spec.inject.selector) || (({equal}) && ({expressions})))"
+        "has(params.spec.inject) && has(params.spec.inject.gpuPods) && params.spec.inject.gpuPods && ({own}) && ({member}) && (!has(params.spec.inject.selector) || (({equal}) && ({expressions})))"
     )
 }
 

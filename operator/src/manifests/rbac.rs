@@ -131,7 +131,7 @@ pub const CLUSTER_RULES: &[Rule] = &[
         resources: &["mutatingwebhookconfigurations"],
         names: &[CONFIGURATION],
         verbs: &["patch"],
-        why: "the bundle of authorities, and the namespaces whose pods with GPUs are served",
+        why: "the bundle of authorities, the path, and the namespaces whose pods with GPUs are served",
     },
     Rule {
         group: "admissionregistration.k8s.io",
@@ -149,7 +149,7 @@ pub const ROLE_RULES: &[Rule] = &[
         resources: &["secrets"],
         names: &[SECRET],
         verbs: &["get", "update"],
-        why: "the authorities of the webhook",
+        why: "the authorities of the webhook, and the secret part of its path",
     },
     Rule {
         group: "",

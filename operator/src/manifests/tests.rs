@@ -80,13 +80,17 @@ fn the_operator_excludes_itself_and_kube_system_from_every_entry() {
         let outside = &entry["namespaceSelector"]["matchExpressions"][0];
         assert_eq!(outside["operator"], "NotIn");
         assert_eq!(outside["values"], serde_json::json!(["kube-system", "tensorlane-system"]));
-        assert!(entry["clientConfig"].get("caBundle").is_none(), "the leader applies it");
+        let client = &entry["clientConfig"];
+        assert!(
+            client.get("caBundle").is_none() && client["service"].get("path").is_none(),
+            "the leader applies both"
+        );
     }
 }
 
 #[test]
 fn no_webhook_looks_at_the_namespace_in_its_conditions() {
-    let entry = gpu_webhook("tensorlane-system", "", &["ml".to_owned()]);
+    let entry = gpu_webhook("tensorlane-system", "", "/", &["ml".to_owned()]);
     let all = objects(&Installation::default());
     let webhooks = all.iter().filter(|object| object["kind"] == "MutatingWebhookConfiguration");
     let entries = webhooks.flat_map(|object| object["webhooks"].as_array().unwrap().clone()).chain([entry]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::cel;
 use super::install::{CONFIGURATION, Installation, SERVICE, labels};
 
-/// The entries that stand in the installation. Their bundle is applied by the leader.
+/// The entries that stand in the installation. Their bundle and the path that they call are applied by the leader.
 pub const WEBHOOKS: [&str; 2] = ["pods.tensorlane.dev", "namespaces.tensorlane.dev"];
 
 /// The entry for pods with GPUs, which the leader applies where an exchange wants them.
@@ -13,7 +13,7 @@ pub const GPU_WEBHOOK: &str = "gpus.tensorlane.dev";
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The configuration as it is installed: without a bundle, so that tools that compare see no drift.
+/// The configuration as it is installed: without a bundle and without a path, so that tools that compare see no drift.
 pub(super) fn configuration(installation: &Installation) -> Value {
     let outside = json!({"key": NAME_LABEL, "operator": "NotIn", "values": installation.excluded()});
     let asks = json!({"matchExpressions": [outside]});
@@ -33,13 +33,14 @@ pub(super) fn configuration(installation: &Installation) -> Value {
     })
 }
 
-/// The entry for pods with GPUs in these namespaces, with its bundle.
-pub fn gpu_webhook(operator_namespace: &str, bundle: &str, namespaces: &[String]) -> Value {
+/// The entry for pods with GPUs in these namespaces, with its bundle and its path.
+pub fn gpu_webhook(operator_namespace: &str, bundle: &str, path: &str, namespaces: &[String]) -> Value {
     let chosen = json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "In", "values": namespaces}]});
     let asks = format!("({}) || ({})", cel::has_gpu(), cel::has_claims());
     let conditions = [("is-silent", cel::pod_is_silent()), ("asks-for-a-gpu", asks)];
     let mut entry = entry(GPU_WEBHOOK, operator_namespace, &chosen, &conditions);
     entry["clientConfig"]["caBundle"] = json!(bundle);
+    entry["clientConfig"]["service"]["path"] = json!(path);
     entry
 }
 
@@ -49,7 +50,7 @@ fn entry(name: &str, namespace: &str, selector: &Value, conditions: &[(&str, Str
     json!({
         "name": name,
         "admissionReviewVersions": ["v1"],
-        "clientConfig": {"service": {"name": SERVICE, "namespace": namespace, "path": "/mutate", "port": 443}},
+        "clientConfig": {"service": {"name": SERVICE, "namespace": namespace, "port": 443}},
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "reinvocationPolicy": "IfNeeded",

@@ -83,7 +83,9 @@ fn by_gpu(
     let wants = |spec: &ExchangeSpec| {
         let inject = spec.inject.as_ref();
         inject.is_some_and(|inject| {
-            inject.gpu_pods == Some(true) && inject.selector.as_ref().is_none_or(|s| matches(s, &labels))
+            inject.gpu_pods == Some(true)
+                && inject.selector.as_ref().is_none_or(|s| matches(s, &labels))
+                && spec.admits(view.account())
         })
     };
     let named = said.get(EXCHANGE);

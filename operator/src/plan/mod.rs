@@ -49,7 +49,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::annotations::{self, Wishes};
-use crate::names::{PREFIX, SIDECAR};
+use crate::names::{DEFAULT_ACCOUNT, PREFIX, SIDECAR};
 use strip::{Earlier, Stripped};
 
 /// Decision about a pod, and what its owner is told besides.
@@ -95,6 +95,14 @@ pub(crate) struct View {
     #[serde(default)]
     pub(crate) metadata: ObjectMeta,
     pub(crate) spec: PodSpec,
+}
+
+impl View {
+    /// The service account of the pod. The API server fills it in before it calls webhooks; a template may say none.
+    fn account(&self) -> &str {
+        let said = self.spec.service_account_name.as_deref().filter(|name| !name.is_empty());
+        said.unwrap_or(DEFAULT_ACCOUNT)
+    }
 }
 
 /// Decides about a pod, given as the JSON of a `Pod` or of a pod's template.

@@ -66,6 +66,19 @@ pub enum Deny {
         /// Names of those that are there.
         there: Vec<String>,
     },
+    /// The exchange is not open to the pod's service account.
+    #[error(
+        "the pod's service account is {account:?}, and spec.members of TensorExchange {exchange:?} has only {}: use one of them as serviceAccountName, add {account:?} there, or name another exchange with tensorlane.dev/exchange",
+        .members.join(", ")
+    )]
+    NotAMember {
+        /// Name of the exchange.
+        exchange: String,
+        /// Service account of the pod.
+        account: String,
+        /// Names of those that the exchange is open to.
+        members: Vec<String>,
+    },
     /// Several exchanges want the pod.
     #[error(
         "inject.gpuPods of the exchanges {} all want this pod: say which one with tensorlane.dev/exchange",
@@ -236,10 +249,11 @@ pub struct OverQuota {
 
 impl Deny {
     /// Every label, for metrics and documentation.
-    pub const LABELS: [&str; 20] = [
+    pub const LABELS: [&str; 21] = [
         "invalid_annotation",
         "invalid_namespace_label",
         "exchange_missing",
+        "not_a_member",
         "ambiguous_exchange",
         "invalid_exchange",
         "unsupported",
@@ -265,6 +279,7 @@ impl Deny {
             Deny::InvalidValues(_) => "invalid_annotation",
             Deny::InvalidNamespaceLabel(_) => "invalid_namespace_label",
             Deny::ExchangeMissing { .. } => "exchange_missing",
+            Deny::NotAMember { .. } => "not_a_member",
             Deny::AmbiguousExchange(_) => "ambiguous_exchange",
             Deny::InvalidExchange { .. } => "invalid_exchange",
             Deny::Unsupported(_) => "unsupported",

@@ -16,6 +16,9 @@ use crate::quantity::Amount;
 /// Most readers of a tensor that one sidecar serves at a time.
 const FAN_OUT_MAX: i32 = 8;
 
+/// The most members that a refusal names.
+const MEMBERS_SHOWN: usize = 20;
+
 /// Everything that is decided about a sidecar, its resources under limits excepted.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
@@ -43,6 +46,7 @@ pub(super) struct Settled {
 /// Decides all of it.
 pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts) -> Result<Settled, Deny> {
     let (exchange, spec) = exchange(wishes, asked, facts)?;
+    refuse_strangers(view, &exchange, &spec)?;
     refuse_unsupported(wishes, &exchange, &spec, facts)?;
     let sizes = Sizes::of(wishes, &exchange, &spec, facts)?;
     let same_node = same_node(&exchange, &spec, facts)?;
@@ -88,6 +92,20 @@ fn exchange(wishes: &Wishes, asked: &Asked, facts: &Facts) -> Result<(String, Ex
             there: facts.exchanges.keys().take(20).cloned().collect(),
         }),
     }
+}
+
+/// Refuses a pod that is none of the exchange's members. `default` is open to all, whatever it says.
+fn refuse_strangers(view: &View, exchange: &str, spec: &ExchangeSpec) -> Result<(), Deny> {
+    let account = view.account();
+    if exchange == DEFAULT_EXCHANGE || spec.admits(account) {
+        return Ok(());
+    }
+    let members = spec.members.iter().flat_map(|members| &members.service_accounts).take(MEMBERS_SHOWN);
+    Err(Deny::NotAMember {
+        exchange: exchange.to_owned(),
+        account: account.to_owned(),
+        members: members.cloned().collect(),
+    })
 }
 
 /// Refuses what this release cannot do. This comes before everything else that can be wrong with those words: whoever

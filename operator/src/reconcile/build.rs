@@ -72,7 +72,9 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
         scene.peers.iter().map(|peer| (peer.name_any(), peer)).collect();
     for pod in &scene.pods {
         let peer = peers.get(&pod.name).copied();
-        actions.extend(peer_spec(pod, peer));
+        if is_admitted(pod, peer, scene) {
+            actions.extend(peer_spec(pod, peer));
+        }
         // What the status of another pod's peer says is no news of this pod.
         if let Some(peer) = peer.filter(|peer| peer.spec.pod_uid == pod.uid) {
             actions.extend(condition_of(pod, peer, now));
@@ -80,6 +82,17 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
     }
     actions.extend(exchange_statuses(scene, &peers, now));
     actions
+}
+
+/// Returns whether a pod may belong to its exchange. One that says so by its label alone was never shown to the
+/// webhook. Who has a peer already stays: members that are taken away are those of pods to come.
+fn is_admitted(pod: &PodFacts, peer: Option<&TensorPeer>, scene: &Scene) -> bool {
+    let belongs = |peer: &TensorPeer| peer.spec.pod_uid == pod.uid && peer.spec.exchange == pod.exchange;
+    if pod.exchange == DEFAULT_EXCHANGE || peer.is_some_and(belongs) {
+        return true;
+    }
+    let exchange = scene.exchanges.iter().find(|exchange| exchange.name_any() == pod.exchange);
+    exchange.is_none_or(|exchange| exchange.spec.admits(&pod.account))
 }
 
 /// None of them controls it, each keeps it. Where an exchange was deleted under its pods there may be none: the pods go
@@ -138,6 +151,10 @@ fn exchange_statuses(scene: &Scene, peers: &BTreeMap<String, &TensorPeer>, now: 
         let name = exchange.name_any();
         let members: Vec<&PodFacts> =
             scene.pods.iter().filter(|pod| !pod.ended && pod.exchange == name).collect();
+        let peer = |pod: &PodFacts| peers.get(&pod.name).copied();
+        // Whoever is not admitted keeps no exchange from being ready.
+        let members: Vec<&PodFacts> =
+            members.into_iter().filter(|pod| is_admitted(pod, peer(pod), scene)).collect();
         let status = exchange_status(exchange, &members, peers, scene.gap.as_ref(), now)?;
         let report = acceptance_news(exchange, &status).map(|condition| Action::ReportExchange {
             name: name.clone(),

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
 
 use crate::manifests::Gap;
-use crate::names::{EXCHANGE, INJECTED, SIDECAR};
+use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECTED, SIDECAR};
 
 /// A single namespace.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,8 @@ pub struct PodFacts {
     pub uid: String,
     /// The exchange that it belongs to.
     pub exchange: String,
+    /// Service account of the pod.
+    pub account: String,
     /// The node, once it is known.
     pub node: Option<String>,
     /// Set if its containers have ended for good.
@@ -56,6 +58,7 @@ impl PodFacts {
             name: pod.metadata.name.clone()?,
             uid: pod.metadata.uid.clone()?,
             exchange: labels.get(EXCHANGE).cloned().unwrap_or_else(|| DEFAULT_EXCHANGE.to_owned()),
+            account: account(pod).to_owned(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             ending: pod.metadata.deletion_timestamp.is_some(),
@@ -63,6 +66,11 @@ impl PodFacts {
             node_lost: node_lost(pod),
         })
     }
+}
+
+fn account(pod: &Pod) -> &str {
+    let said = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+    said.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_ACCOUNT)
 }
 
 /// Kubernetes marks the pods of a node that does not answer as not ready, and leaves what their containers last said.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tensorlane_proto::crd::{TensorExchange, TensorPeer};
 
 use super::*;
+use crate::certs::SecretPaths;
 use crate::manifests::{Installation, PEER_POLICY, gap};
 
 const NOW: &str = "2026-01-01T00:00:00Z";
@@ -325,23 +326,77 @@ fn a_pod_without_our_label_is_none_of_ours() {
     assert_eq!(PodFacts::of(&serde_json::from_value(pod).unwrap()), None);
 }
 
+/// Such a pod says by its labels alone that it belongs there, and the webhook was never shown it.
 #[test]
-fn the_bundle_goes_to_every_entry_and_gpu_namespaces_get_one_of_their_own() {
+fn a_pod_that_is_no_member_of_its_exchange_gets_no_peer_and_is_not_counted() {
+    let of = |name: &str, uid: &str, account: &str| PodFacts {
+        exchange: "training".to_owned(),
+        account: account.to_owned(),
+        ..pod(name, uid)
+    };
+    let mut training = exchange("training");
+    training.spec = serde_json::from_value(json!({"members": {"serviceAccounts": ["trainer"]}})).unwrap();
+    let pods = vec![of("in", "1", "trainer"), of("out", "2", "default")];
+    let scene = Scene { namespace: "ml".to_owned(), exchanges: vec![training], pods, ..Scene::default() };
+    let actions = build(&scene, NOW);
+    let made = |name: &str| {
+        let is_it = |action: &&Action| matches!(action, Action::ApplyPeer { name: made, .. } if made == name);
+        actions.iter().any(|action| is_it(&action))
+    };
+    assert_eq!((made("in"), made("out")), (true, false), "{actions:?}");
+    let counted = actions.iter().find_map(|action| match action {
+        Action::SetExchangeStatus { status, .. } => status.peers,
+        _ => None,
+    });
+    assert_eq!(counted, Some(1));
+    // Members that are taken away are those of pods to come; whoever comes from another exchange is one of those.
+    let peer_in = |exchange: &str| -> TensorPeer {
+        serde_json::from_value(json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": "out", "namespace": "ml"},
+            "spec": {"exchange": exchange, "podUID": "2"},
+        }))
+        .unwrap()
+    };
+    let kept = |exchange: &str| {
+        let scene = Scene { peers: vec![peer_in(exchange)], ..scene.clone() };
+        build(&scene, NOW)
+            .iter()
+            .any(|action| matches!(action, Action::ApplyPeer { name, .. } if name == "out"))
+    };
+    assert!(kept("training") && !kept("default"));
+}
+
+#[test]
+fn bundle_and_path_go_to_every_entry_and_gpu_namespaces_get_one_of_their_own() {
     let plain = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let path = SecretPaths::default().after(0, None).unwrap().announced(0).unwrap();
     let known = |bundle: Option<&str>, gpus: Option<&[&str]>| Webhooks {
         bundle: bundle.map(str::to_owned),
+        path: Some(path.clone()),
         gpu_namespaces: gpus.map(|all| all.iter().map(|name| (*name).to_owned()).collect()),
     };
-    let bundles = known(Some("CA"), None).bundles("tensorlane", plain).unwrap();
-    let own = |name: &str| json!({"name": name, "clientConfig": {"caBundle": "CA"}});
-    assert_eq!(bundles["webhooks"], json!([own("pods.tensorlane.dev"), own("namespaces.tensorlane.dev")]));
-    assert_eq!(known(None, Some(&["ml"])).bundles("tensorlane", plain), None, "somebody else sees to it");
+    let clients = |webhooks: &Webhooks| webhooks.clients("tensorlane", plain);
+    let service = json!({"path": path.as_str()});
+    let own = |name: &str| json!({"name": name, "clientConfig": {"caBundle": "CA", "service": service}});
+    assert_eq!(
+        clients(&known(Some("CA"), None)).unwrap()["webhooks"],
+        json!([own("pods.tensorlane.dev"), own("namespaces.tensorlane.dev")])
+    );
+    let of_others = &clients(&known(None, Some(&["ml"]))).unwrap()["webhooks"][0]["clientConfig"];
+    assert_eq!(*of_others, json!({"service": service}), "somebody else sees to the bundle");
+    let unknown = Webhooks { path: None, ..known(Some("CA"), Some(&["ml"])) };
     let gpus = |webhooks: &Webhooks| webhooks.gpus("tensorlane", "system", plain);
+    assert_eq!(
+        (clients(&unknown), gpus(&unknown)),
+        (None, None),
+        "no path, no bundle: nobody calls the plain path"
+    );
     assert_eq!(gpus(&known(Some("CA"), None)), None, "a new leader takes nothing away before it knows");
     assert_eq!(gpus(&known(Some("CA"), Some(&[]))).unwrap()["webhooks"], json!([]));
     let entries = gpus(&known(None, Some(&["ml"]))).unwrap()["webhooks"].clone();
     assert_eq!(entries.as_array().unwrap().len(), 1);
     assert_eq!(entries[0]["name"], "gpus.tensorlane.dev");
+    assert_eq!(entries[0]["clientConfig"]["service"]["path"], path.as_str());
     assert!(entries[0]["clientConfig"].get("caBundle").is_none());
     assert_eq!(
         gpus(&known(Some("CA"), Some(&["ml"]))).unwrap()["webhooks"][0]["clientConfig"]["caBundle"],

@@ -1,4 +1,5 @@
-//! Parts that the leader applies to the configuration of the webhook: the bundle, and the namespaces of pods with GPUs.
+//! Parts that the leader applies to the configuration of the webhook: the bundle, the path with its secret part, and
+//! the namespaces of pods with GPUs.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Patch, PatchParams};
@@ -6,6 +7,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::apply::ApplyError;
+use crate::certs::SecretPath;
 use crate::manifests::{WEBHOOKS, gpu_webhook};
 use crate::names::FIELD_MANAGER;
 
@@ -14,6 +16,8 @@ use crate::names::FIELD_MANAGER;
 pub struct Webhooks {
     /// The authorities in PEM; none where somebody else sees to the bundle.
     pub bundle: Option<String>,
+    /// The path that the API server is to call; none while that is not known.
+    pub path: Option<SecretPath>,
     /// The namespaces with an exchange that wants every pod with a GPU, sorted; none while that is not known, as at the
     /// beginning of a term.
     pub gpu_namespaces: Option<Vec<String>>,
@@ -24,10 +28,14 @@ pub struct Webhooks {
 pub const GPU_MANAGER: &str = "tensorlane-operator-gpus";
 
 impl Webhooks {
-    /// The bundle of the entries that are always there; none where somebody else sees to it.
-    pub fn bundles(&self, name: &str, encode: impl Fn(&[u8]) -> String) -> Option<Value> {
-        let bundle = encode(self.bundle.as_ref()?.as_bytes());
-        let entry = |entry: &&str| json!({"name": entry, "clientConfig": {"caBundle": bundle}});
+    /// The path of the entries that are always there, and their bundle unless somebody else sees to it. One patch has
+    /// both, so that no API server has one without the other.
+    pub fn clients(&self, name: &str, encode: impl Fn(&[u8]) -> String) -> Option<Value> {
+        let mut client = json!({"service": {"path": self.path.as_ref()?.as_str()}});
+        if let Some(bundle) = &self.bundle {
+            client["caBundle"] = json!(encode(bundle.as_bytes()));
+        }
+        let entry = |entry: &&str| json!({"name": entry, "clientConfig": client});
         Some(configuration(name, &WEBHOOKS.iter().map(entry).collect::<Vec<_>>()))
     }
 
@@ -42,8 +50,10 @@ impl Webhooks {
         if namespaces.is_empty() {
             return Some(configuration(name, &[]));
         }
+        let path = self.path.as_ref()?.as_str();
         let bundle = self.bundle.as_ref().map(|bundle| encode(bundle.as_bytes()));
-        let mut entry = gpu_webhook(operator_namespace, bundle.as_deref().unwrap_or_default(), namespaces);
+        let shown = bundle.as_deref().unwrap_or_default();
+        let mut entry = gpu_webhook(operator_namespace, shown, path, namespaces);
         if bundle.is_none()
             && let Some(client) = entry["clientConfig"].as_object_mut()
         {
@@ -76,7 +86,7 @@ pub async fn apply_webhooks(
     };
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let all = [
-        (FIELD_MANAGER, webhooks.bundles(name, encode)),
+        (FIELD_MANAGER, webhooks.clients(name, encode)),
         (GPU_MANAGER, webhooks.gpus(name, operator_namespace, encode)),
     ];
     for (manager, patch) in all {

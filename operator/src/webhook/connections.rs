@@ -5,14 +5,15 @@
 //!   admit ──> fresh ──a call has come whole──> busy ──answered──> idle
 //!               │                                │                 │
 //!               '── for some seconds, then idle  │                 '── longest of all, or of its
-//!                                                │                     source: told to close
+//!                     before all that have called │                     source: told to close
 //!                                                '── is never closed for another
 //! ```
 //!
 //! A caller that has sent half a call, or nothing at all, is idle once it has had the time to call: it costs a caller
 //! nothing to stay so. Before that it is most likely an API server that is about to call, and a burst of its calls must not
 //! push each other out: who comes then waits for a place. Where nobody but fresh ones is there, the source that has most of
-//! them makes room for another source.
+//! them makes room for another source. Only calls with the secret part of the path count as calls: a connection that
+//! has had none goes before one that has.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +48,7 @@ struct Connection {
     source: IpAddr,
     calls: usize,
     idle_since: u64,
-    /// Until then it is about to call.
+    /// Until then it is about to call; none once it has called.
     fresh_until: Option<Instant>,
     close: CancellationToken,
 }
@@ -128,11 +129,11 @@ impl Connections {
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 impl Open {
-    /// The one of these that has been idle longest.
+    /// The one of these that has been idle longest; of those that have never called, where there is one.
     fn idle_longest(&self, now: Instant, of: impl Fn(&Connection) -> bool) -> Option<u64> {
         let can_go = |one: &Connection| one.calls == 0 && one.fresh_until.is_none_or(|until| until <= now);
         let all = self.all.iter().filter(|(_, one)| can_go(one) && of(one));
-        all.min_by_key(|(_, one)| one.idle_since).map(|(id, _)| *id)
+        all.min_by_key(|(_, one)| (one.fresh_until.is_none(), one.idle_since)).map(|(id, _)| *id)
     }
 
     /// The oldest without a call of the source that has most of these, unless it is the one that wants a place itself.
@@ -214,11 +215,25 @@ mod tests {
         let all = connections(3, 3);
         let [a, b, c] = [1, 2, 3].map(|last| all.one(last).unwrap());
         drop(a.activity().begins());
-        let _d = all.one(4).unwrap();
+        let d = all.one(4).unwrap();
         assert_eq!(closed(&[&a, &b, &c]), [false, true, false], "a has answered since b came");
+        drop(d.activity().begins());
         let _busy = c.activity().begins();
         let _e = all.one(5).unwrap();
         assert_eq!(closed(&[&a, &c]), [true, false], "c is busy");
+    }
+
+    #[test]
+    fn whoever_has_never_called_goes_before_those_who_have() {
+        let all = connections(2, 2);
+        let a = all.one(1).unwrap();
+        drop(a.activity().begins());
+        let mut silent = all.one(2).unwrap();
+        for source in [2, 3, 2] {
+            let next = all.one(source).unwrap();
+            assert_eq!(closed(&[&a, &silent]), [false, true]);
+            silent = next;
+        }
     }
 
     #[test]

@@ -1,4 +1,7 @@
 //! A single call: read, ask for facts, plan, answer, count.
+//!
+//! A call without the secret part of the path costs an API server nothing, writes nothing, and takes no room of those
+//! that have it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +17,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connections::Activity;
 use super::facts::FactSource;
+use super::gate::Gate;
 use super::notes::Notes;
-use super::review::Question;
+use super::rates::{Rate, Rates};
+use super::review::{BadReview, Question};
+use super::stranger;
 use crate::metrics::Metrics;
-use crate::plan::plan;
-
-/// Path that the API server calls.
-pub const MUTATE_PATH: &str = "/mutate";
+use crate::plan::{Defaults, plan};
 
 /// The most bytes of a call. The API server takes objects of up to 3 MiB; an object stands in a review once.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -28,6 +31,13 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// The most bytes of all calls that are read and answered at once. A call that is understood takes several times its bytes, so
 /// more could cost the operator its life; less makes large pods wait for each other.
 const BODIES_BYTES_MAX: usize = 16 << 20;
+
+/// The same of calls without the secret part of the path: as large as the largest one.
+const STRANGERS_BYTES_MAX: usize = BODY_BYTES_MAX;
+
+/// Calls without the secret part of the path that are answered for a namespace: a plan costs a fraction of a
+/// millisecond of one core.
+const STRANGERS: Rate = Rate { burst: 10, every: Duration::from_millis(500) };
 
 /// Unit in which room for bodies is counted. Most calls take one.
 const BODY_UNIT: usize = 64 << 10;
@@ -45,9 +55,13 @@ const CALL_DEADLINE: Duration = Duration::from_secs(4);
 /// Answers calls.
 pub struct Handler<F> {
     facts: F,
+    defaults: Defaults,
+    gate: Gate,
     notes: Notes,
     metrics: Arc<Metrics>,
     room: Semaphore,
+    room_of_strangers: Semaphore,
+    rates_of_strangers: Rates,
 }
 
 /// A call that was not read: what becomes of it as the metric has it, and what the caller is told.
@@ -58,17 +72,30 @@ struct Unread {
 }
 
 impl<F: FactSource> Handler<F> {
-    /// Plans by these facts; tells owners by `notes`.
-    pub fn new(facts: F, notes: Notes, metrics: Arc<Metrics>) -> Handler<F> {
-        Handler { facts, notes, metrics, room: Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT) }
+    /// Plans by the facts of `source` for whoever `gate` knows, else by the pod and the defaults; tells owners by
+    /// `notes`.
+    pub fn new(source: F, defaults: Defaults, gate: Gate, notes: Notes, metrics: Arc<Metrics>) -> Handler<F> {
+        Handler {
+            facts: source,
+            defaults,
+            gate,
+            notes,
+            metrics,
+            room: Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT),
+            room_of_strangers: Semaphore::new(STRANGERS_BYTES_MAX / BODY_UNIT),
+            rates_of_strangers: Rates::new(STRANGERS),
+        }
     }
 
-    /// The routes of the webhook.
+    /// The routes of the webhook: every path, because an API server that was told no path calls `/`.
     pub fn routes(self) -> Router {
         let call = post(|State(handler): State<Arc<Handler<F>>>, request: Request| async move {
-            let activity = request.extensions().get::<Activity>().cloned();
+            let is_known = handler.gate.knows(request.uri().path());
+            // Whoever is not known keeps no place by calling.
+            let activity = request.extensions().get::<Activity>().filter(|_| is_known).cloned();
             let began = Instant::now();
-            let (body, _room) = match handler.read(request.into_body()).await {
+            let room = if is_known { &handler.room } else { &handler.room_of_strangers };
+            let (body, _room) = match handler.read(request.into_body(), room).await {
                 Ok(read) => read,
                 Err(Unread { label, code, why }) => {
                     handler.metrics.injection(label, began.elapsed());
@@ -77,13 +104,21 @@ impl<F: FactSource> Handler<F> {
             };
             // Before the body is here whole its connection is idle.
             let _busy = activity.map(Activity::begins);
-            handler.call(&body, began).await
+            let question = match Question::read(&body) {
+                Ok(question) => question,
+                Err(error) => return handler.unreadable(&error, began),
+            };
+            if is_known { handler.call(&question, began).await } else { handler.stranger(&question, began) }
         });
-        Router::new().route(MUTATE_PATH, call).with_state(Arc::new(self))
+        Router::new().route("/", call.clone()).route("/{*path}", call).with_state(Arc::new(self))
     }
 
     /// The body of a call, with the room that it takes until it is answered.
-    async fn read(&self, body: Body) -> Result<(Bytes, SemaphorePermit<'_>), Unread> {
+    async fn read<'a>(
+        &self,
+        body: Body,
+        room: &'a Semaphore,
+    ) -> Result<(Bytes, SemaphorePermit<'a>), Unread> {
         let wrong = |code, why: String| Unread { label: "bad_review", code, why };
         let said = body.size_hint().exact().unwrap_or(BODY_BYTES_MAX as u64);
         let Some(bytes) = usize::try_from(said).ok().filter(|bytes| *bytes <= BODY_BYTES_MAX) else {
@@ -91,7 +126,7 @@ impl<F: FactSource> Handler<F> {
             return Err(wrong(StatusCode::PAYLOAD_TOO_LARGE, why));
         };
         let units = u32::try_from(bytes.div_ceil(BODY_UNIT)).unwrap_or(u32::MAX);
-        let Ok(Ok(room)) = timeout(ROOM_DEADLINE, self.room.acquire_many(units)).await else {
+        let Ok(Ok(room)) = timeout(ROOM_DEADLINE, room.acquire_many(units)).await else {
             tracing::warn!(bytes, "a call is refused: others have all the memory that calls may take");
             let why = "too many calls at once; try again".to_owned();
             return Err(Unread { label: "busy", code: StatusCode::SERVICE_UNAVAILABLE, why });
@@ -107,21 +142,28 @@ impl<F: FactSource> Handler<F> {
         }
     }
 
-    async fn call(&self, body: &[u8], began: Instant) -> Response {
-        let question = match Question::read(body) {
-            Ok(question) => question,
-            Err(error) => {
-                tracing::warn!(%error, "a call that is no question about a pod");
-                self.metrics.injection("bad_review", began.elapsed());
-                return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
-            }
-        };
-        let (label, review) = self.decide(&question, began + CALL_DEADLINE).await;
+    fn unreadable(&self, error: &BadReview, began: Instant) -> Response {
+        tracing::debug!(%error, "a call that is no question about a pod");
+        self.metrics.injection("bad_review", began.elapsed());
+        (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+    }
+
+    /// Answers the API server.
+    async fn call(&self, question: &Question, began: Instant) -> Response {
+        let (label, review) = self.decide(question, began + CALL_DEADLINE).await;
         self.metrics.injection(label, began.elapsed());
-        match serde_json::to_vec(&review) {
-            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-        }
+        written(&review)
+    }
+
+    /// Answers anybody else.
+    fn stranger(&self, question: &Question, began: Instant) -> Response {
+        let review = if self.rates_of_strangers.take(&question.namespace, began.into_std()) {
+            stranger::answer(question, &self.defaults)
+        } else {
+            stranger::too_many(question)
+        };
+        self.metrics.injection("plain_path", began.elapsed());
+        written(&review)
     }
 
     async fn decide(
@@ -154,5 +196,12 @@ impl<F: FactSource> Handler<F> {
             self.metrics.notes_dropped.inc();
         }
         (outcome.decision.label(), question.answer(&outcome))
+    }
+}
+
+fn written(review: &impl serde::Serialize) -> Response {
+    match serde_json::to_vec(review) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

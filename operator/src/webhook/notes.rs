@@ -1,14 +1,22 @@
 //! Notes for the owner of a pod, later: the answer to the API server does not wait for an Event.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::lookups::Owner;
+use super::rates::{Rate, Rates};
 use crate::dns::Label;
 use crate::plan::{Decision, Outcome};
 
 /// The most notes that wait. More are dropped: Events are for people, and a thousand at once are read by nobody.
 pub const NOTES_MAX: usize = 1024;
+
+/// Notes of a namespace: so many at once, and five a second. Pods of one namespace that are made without end take no
+/// Events of others.
+const OF_NAMESPACE: Rate = Rate { burst: 64, every: Duration::from_millis(200) };
 
 /// The most bytes of a sentence, which are those of an Event. Notes that wait keep them.
 const SENTENCE_BYTES_MAX: usize = 1024;
@@ -30,18 +38,24 @@ pub struct Note {
 
 /// Channel into which notes go.
 #[derive(Clone, Debug)]
-pub struct Notes(mpsc::Sender<Note>);
+pub struct Notes {
+    queue: mpsc::Sender<Note>,
+    rates: Arc<Rates>,
+}
 
 impl Notes {
     /// A queue of at most [`NOTES_MAX`].
     pub fn new() -> (Notes, mpsc::Receiver<Note>) {
-        let (sender, receiver) = mpsc::channel(NOTES_MAX);
-        (Notes(sender), receiver)
+        let (queue, receiver) = mpsc::channel(NOTES_MAX);
+        (Notes { queue, rates: Arc::new(Rates::new(OF_NAMESPACE)) }, receiver)
     }
 
-    /// Leaves a note of each thing that the owner of this pod should know; false where there was no room.
+    /// Leaves a note of each thing that the owner of this pod should know; false where there was no room, or there were
+    /// too many of this namespace.
     pub fn leave(&self, namespace: &Label, pod: &Value, outcome: &Outcome) -> bool {
-        notes(namespace, pod, outcome).into_iter().all(|note| self.0.try_send(note).is_ok())
+        let now = Instant::now();
+        let mut all = notes(namespace, pod, outcome).into_iter();
+        all.all(|note| self.rates.take(namespace, now) && self.queue.try_send(note).is_ok())
     }
 }
 

@@ -20,12 +20,14 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::certs::{Current, Kept, now};
+use crate::certs::{Current, Kept, SecretPath, SecretPaths, now};
 use crate::metrics::Metrics;
-use crate::plan::{Facts, Namespace};
+use crate::names::MUTATE_PATH;
+use crate::plan::{Defaults, Facts, Namespace};
 
 mod forged;
 mod places;
+mod strangers;
 
 const NAME: &str = "webhook.test";
 
@@ -48,6 +50,9 @@ impl FactSource for FixedFacts {
 
 struct Scene {
     address: std::net::SocketAddr,
+    gate: Gate,
+    /// Path that the API server calls.
+    path: SecretPath,
     kept: Kept,
     current: Current,
     notes: mpsc::Receiver<Note>,
@@ -63,11 +68,16 @@ fn leaf(kept: &Kept) -> crate::certs::Leaf {
     kept.authority(signer).unwrap().sign(&[NAME.to_owned()], now()).unwrap()
 }
 
-/// The webhook over facts that stand behind a door.
+/// The webhook over facts of a namespace with nothing in it.
 async fn scene(bounds: Bounds) -> Scene {
+    scene_knowing(Facts::default(), bounds).await
+}
+
+/// The same over facts that stand behind a door.
+async fn scene_knowing(facts: Facts, bounds: Bounds) -> Scene {
     let door = Arc::new(Semaphore::new(100));
     let (enter, entered) = mpsc::unbounded_channel();
-    let facts = FixedFacts { facts: Facts::default(), door: Arc::clone(&door), entered: enter };
+    let facts = FixedFacts { facts, door: Arc::clone(&door), entered: enter };
     Scene { door, entered, ..scene_of(facts, bounds).await }
 }
 
@@ -79,7 +89,12 @@ async fn scene_of<F: FactSource>(facts: F, bounds: Bounds) -> Scene {
     current.set(leaf(&kept));
     let (sender, notes) = Notes::new();
     let metrics = Arc::new(Metrics::new().unwrap());
-    let routes = Handler::new(facts, sender, Arc::clone(&metrics)).routes();
+    let paths = SecretPaths::default().after(now(), None).unwrap();
+    let gate = Gate::default();
+    gate.set(paths.accepted());
+    let path = paths.announced(now()).unwrap();
+    let handler = Handler::new(facts, Defaults::default(), gate.clone(), sender, Arc::clone(&metrics));
+    let routes = handler.routes();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
@@ -87,18 +102,24 @@ async fn scene_of<F: FactSource>(facts: F, bounds: Bounds) -> Scene {
     let server = Server::new(listener, current.clone(), routes, bounds).unwrap();
     let server = tokio::spawn(server.serve(stop.clone()));
     let (door, entered) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel().1);
-    Scene { address, kept, current, notes, metrics, door, entered, stop, server }
+    Scene { address, gate, path, kept, current, notes, metrics, door, entered, stop, server }
 }
 
 type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 type Ended = JoinHandle<Result<(), hyper::Error>>;
 
 impl Scene {
-    async fn connect(&self) -> (Sender, Ended) {
+    /// The API server, which knows the path.
+    async fn connect(&self) -> (Caller, Ended) {
+        self.connect_for(self.path.as_str()).await
+    }
+
+    /// Somebody who calls this path.
+    async fn connect_for(&self, path: &str) -> (Caller, Ended) {
         let stream = self.handshake(&["h2"]).await;
         let (sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        (sender, tokio::spawn(connection))
+        (Caller { sender, path: path.to_owned() }, tokio::spawn(connection))
     }
 
     async fn handshake(&self, protocols: &[&str]) -> TlsStream<TcpStream> {
@@ -129,12 +150,18 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it takes far too long")
 }
 
-async fn post(sender: &mut Sender, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
-    let request = Request::post(format!("https://{NAME}{MUTATE_PATH}"))
+/// A sender over a connection, and the path that it calls.
+struct Caller {
+    sender: Sender,
+    path: String,
+}
+
+async fn post(caller: &mut Caller, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
+    let request = Request::post(format!("https://{NAME}{}", caller.path))
         .header("content-type", "application/json")
         .body(Full::new(Bytes::from(body)))
         .unwrap();
-    let reply = within(sender.send_request(request)).await.unwrap();
+    let reply = within(caller.sender.send_request(request)).await.unwrap();
     let status = reply.status();
     (status, within(reply.into_body().collect()).await.unwrap().to_bytes().to_vec())
 }
@@ -160,8 +187,8 @@ fn review(annotations: &BTreeMap<&str, &str>, dry_run: bool) -> Vec<u8> {
     .unwrap()
 }
 
-async fn ask(sender: &mut Sender, annotations: &[(&str, &str)], dry_run: bool) -> Value {
-    let (status, body) = post(sender, review(&annotations.iter().copied().collect(), dry_run)).await;
+async fn ask(caller: &mut Caller, annotations: &[(&str, &str)], dry_run: bool) -> Value {
+    let (status, body) = post(caller, review(&annotations.iter().copied().collect(), dry_run)).await;
     assert_eq!(status, 200);
     let review: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!((&review["kind"], &review["response"]["uid"]), (&json!("AdmissionReview"), &json!("42")));
@@ -226,7 +253,7 @@ async fn a_connection_is_told_to_go_away_so_that_calls_spread_over_replicas() {
     let (_sender, connection) = scene.connect().await;
     within(connection).await.unwrap().unwrap();
     let (mut sender, _connection) = scene.connect().await;
-    drop(sender.ready().await);
+    drop(sender.sender.ready().await);
     scene.end().await;
 }
 
@@ -240,7 +267,7 @@ async fn an_old_idle_connection_stays_until_its_next_answer_which_says_that_it_i
     // Long past its age, and nobody has closed it.
     let (mut other, ended) = scene.connect().await;
     within(ended).await.unwrap().unwrap();
-    assert!(within(other.ready()).await.is_err() && !connection.is_finished());
+    assert!(within(other.sender.ready()).await.is_err() && !connection.is_finished());
     let request = Request::post(MUTATE_PATH).header("host", NAME).body(Full::new(Bytes::from("no review")));
     let reply = within(sender.send_request(request.unwrap())).await.unwrap();
     assert_eq!(

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::metrics::value;
 use crate::objects::{api, create, get, injects, installed, until};
+use crate::renewal::{calls, path_is_the_operators};
 use crate::running::{install, pod};
 use crate::server::{Server, free_port};
 
@@ -35,10 +36,13 @@ async fn an_operator_serves_certificates_of_somebody_else_and_leaves_the_bundle_
     // It leads, and so would have written a bundle of its own by now.
     let peer = json!({"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": "p", "namespace": "ml"}});
     until("the peer is made", || async { get(&admin, &peer).await }).await;
+    path_is_the_operators(&admin).await;
     let entries = entries(&admin).await;
     assert!(entries.iter().all(|entry| entry["clientConfig"]["caBundle"] == bundle), "{entries:?}");
     assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_208_988_800), "the year 2040");
 
+    // As cert-manager writes its bundle, which is no reason to touch the path.
+    let called = calls(&admin).await;
     let second = certificate(2041);
     inject_bundle(&admin, &second).await;
     let asking = pod("trial", &json!({"tensorlane.dev/inject": "enabled"}));
@@ -47,6 +51,7 @@ async fn an_operator_serves_certificates_of_somebody_else_and_leaves_the_bundle_
     mount(folder.path(), "second", &second);
     until("the renewed certificate is served", || async { create(&admin, &asking, true).await.ok() }).await;
     assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_240_611_200), "the year 2041");
+    assert_eq!(calls(&admin).await, called);
 }
 
 /// A certificate of the webhook until the first day of this year.

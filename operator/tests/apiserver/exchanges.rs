@@ -38,6 +38,42 @@ pub(crate) async fn an_exchange_that_cannot_be_had_says_so_until_it_is_corrected
     belongs_to(admin, &["default"]).await;
 }
 
+/// Neither by its annotation, which the webhook refuses, nor by its labels alone, of which the leader makes nothing.
+pub(crate) async fn an_exchange_with_members_takes_no_other_pod(admin: &Client) {
+    let exchange = json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
+        "metadata": {"name": "closed", "namespace": "ml"}, "spec": {"members": {"serviceAccounts": ["trainer"]}},
+    });
+    create(admin, &exchange, false).await.unwrap();
+    let asks = json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/exchange": "closed"});
+    let refused = create(admin, &pod("stranger", &asks), false).await.unwrap_err();
+    for part in
+        ["service account is \"default\"", "has only trainer", "use one of them as serviceAccountName"]
+    {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    let mut labelled = pod("labelled", &json!({}));
+    labelled["metadata"]["labels"] =
+        json!({"tensorlane.dev/injected": "true", "tensorlane.dev/exchange": "closed"});
+    create(admin, &labelled, false).await.unwrap();
+    let mut member = pod("member", &asks);
+    member["spec"]["serviceAccountName"] = json!("trainer");
+    create(admin, &member, false).await.unwrap();
+    // It was made after the other one, and is seen.
+    until("the member has a peer", || async { get(admin, &crate::running::peer("member")).await }).await;
+    assert_eq!(get(admin, &crate::running::peer("labelled")).await, None);
+    until("the exchange counts its member alone", || async {
+        (get(admin, &exchange).await?["status"]["peers"] == 1).then_some(())
+    })
+    .await;
+    for made in [&labelled, &member] {
+        let name = made["metadata"]["name"].as_str().unwrap();
+        api(admin, made).delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+    api(admin, &exchange).delete("closed", &DeleteParams::default()).await.unwrap();
+    belongs_to(admin, &["default"]).await;
+}
+
 /// The message of the condition, once it says this.
 async fn accepted(admin: &Client, exchange: &Value, status: &str, reason: &str) -> String {
     until("the condition is there", || async {

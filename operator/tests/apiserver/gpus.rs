@@ -57,7 +57,8 @@ async fn the_entry_is_led_here(admin: &Client) {
     let live = get(admin, configuration).await.unwrap()["webhooks"].as_array().unwrap().clone();
     let called = live.iter().find(|entry| entry["name"] == WEBHOOKS[0]).unwrap()["clientConfig"].clone();
     let bundle = called["caBundle"].as_str().unwrap().to_owned();
-    let webhooks = Webhooks { bundle: Some(bundle), gpu_namespaces: Some(vec!["ml".to_owned()]) };
+    let path = crate::renewal::announced(admin).await;
+    let webhooks = Webhooks { bundle: Some(bundle), path, gpu_namespaces: Some(vec!["ml".to_owned()]) };
     let name = configuration["metadata"]["name"].as_str().unwrap();
     let is_base64 = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let mut patch = webhooks.gpus(name, "tensorlane-system", is_base64).unwrap();

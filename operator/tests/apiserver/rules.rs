@@ -12,6 +12,8 @@ use crate::server::Server;
 enum Trial {
     /// An exchange with this spec.
     Exchange(Value),
+    /// The exchange `default` with this spec.
+    OfDefault(Value),
     /// An exchange of this name.
     Named(String),
     /// A peer with this spec.
@@ -21,7 +23,7 @@ enum Trial {
     /// Status of a peer.
     Status(Value),
 }
-use Trial::{Changed, Exchange, Named, Peer, Status};
+use Trial::{Changed, Exchange, Named, OfDefault, Peer, Status};
 
 /// A rule in a definition: in which one and where, and what is said where it is broken.
 #[derive(Debug, PartialEq)]
@@ -43,9 +45,22 @@ fn broken() -> Vec<(&'static str, &'static str, Vec<Trial>)> {
     let ticket = |text: &str| Exchange(json!({"gc": {"ticketTtl": text}}));
     let plain = json!({"require": ["zero_copy", "encrypted"], "security": {"encryption": "none"}});
     let selects = |one: Value| Exchange(json!({"inject": {"selector": {"matchExpressions": [one]}}}));
+    let members = |names: &[&str]| json!({"members": {"serviceAccounts": names}});
     let no_shm = |mode: &str| Exchange(json!({"sameNode": mode, "transports": ["tcp", "quic"]}));
     vec![
         ("TensorExchange", "at most 63 characters", vec![Named("x".repeat(64))]),
+        (
+            "TensorExchange",
+            "the exchange default is open to its namespace",
+            vec![OfDefault(members(&["trainer"]))],
+        ),
+        (
+            "TensorExchange spec.members.serviceAccounts",
+            "must be names of service accounts of this namespace",
+            ["system:serviceaccount:ml:trainer", "ml/trainer", "Trainer", "*"]
+                .map(|name| Exchange(members(&[name])))
+                .into(),
+        ),
         ("TensorExchange spec", "contradict each other", vec![Exchange(plain)]),
         ("TensorExchange spec", "must contain shm", ["claim", "hostPath"].map(no_shm).into()),
         (
@@ -152,6 +167,8 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
         ),
         ("should be greater than or equal to 0", Status(json!({"offer": offer(-1, 1, &[])}))),
         ("should be greater than or equal to 0", Exchange(json!({"fanOut": -1}))),
+        ("should have at least 1 items", Exchange(json!({"members": {"serviceAccounts": []}}))),
+        ("spec.members.serviceAccounts: Required value", Exchange(json!({"members": {}}))),
         ("should be less than or equal to 8", Exchange(json!({"fanOut": 9}))),
         ("supported values: \"shm\", \"cuda_ipc\", \"tcp\", \"quic\"", transports(&["rdma"])),
         ("Duplicate value", transports(&["tcp", "tcp"])),
@@ -162,7 +179,7 @@ fn right() -> Vec<Trial> {
     let everything = json!({
         "transports": ["shm", "cuda_ipc", "tcp", "quic"], "prefer": "quic", "require": ["encrypted"], "arena": {"size": "2Gi"},
         "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
-        "sameNode": "claim", "fanOut": 8, "gpu": {"mode": "auto"},
+        "members": {"serviceAccounts": ["trainer", "a.b"]}, "sameNode": "claim", "fanOut": 8, "gpu": {"mode": "auto"},
         "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
         "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
     });
@@ -227,6 +244,7 @@ impl Clients {
         let parameters = PatchParams { dry_run: true, ..PatchParams::default() };
         let made = match trial {
             Exchange(spec) => create(&self.admin, &object("TensorExchange", "trial", spec), true).await,
+            OfDefault(spec) => create(&self.admin, &object("TensorExchange", "default", spec), true).await,
             Named(name) => create(&self.admin, &object("TensorExchange", name, &json!({})), true).await,
             Peer(spec) => create(&self.operator, &object("TensorPeer", "trial", spec), true).await,
             Changed(spec) => {

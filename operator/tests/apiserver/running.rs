@@ -34,10 +34,13 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
         .await;
     refusals_reach_their_owner(&admin).await;
     crate::exchanges::an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(&admin).await;
+    crate::exchanges::an_exchange_with_members_takes_no_other_pod(&admin).await;
     crate::guard::a_weakened_policy_is_told_until_it_is_put_back(&admin, port).await;
     crate::gpus::a_namespace_with_gpu_pods_gets_an_entry(&admin, port).await;
     crate::renewal::the_authority_before_is_dropped(&admin).await;
     crate::renewal::a_configuration_that_others_put_back_is_mended(&admin).await;
+    crate::renewal::a_chart_that_named_the_path_leaves_it_to_the_operator(&admin).await;
+    crate::renewal::the_path_is_that_of_the_secret_and_is_made_again(&admin).await;
     // Whoever asks below does so in the operator's name.
     crate::permissions::no_more_is_granted_than_is_used(&server);
     crate::asked::while_an_operator_runs(&server, &admin, &operator_token).await;
@@ -46,6 +49,11 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
         .await;
     let log = server.log("operator.log");
     assert!(!log.to_lowercase().contains("forbidden"), "a permission is missing:\n{log}");
+    let path = crate::renewal::announced(&admin).await.unwrap();
+    assert!(
+        !log.contains(path.as_str().rsplit('/').next().unwrap()),
+        "the secret part of the path is in the log"
+    );
 }
 
 /// Starts an operator with these arguments besides; gives its token.

@@ -21,6 +21,8 @@ use super::words::{Encryption, GpuMode, LogLevel, Prefer, Requirement, SameNode,
     derive = "PartialEq",
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("the name of an exchange may have at most 63 characters, because pods carry it as a label"),
+    validation = Rule::new("self.metadata.name != 'default' || !has(self.spec) || !has(self.spec.members)")
+        .message("the exchange default is open to its namespace: make one of another name for spec.members, and have its pods name it with tensorlane.dev/exchange"),
     printcolumn = r#"{"name": "Peers", "type": "integer", "jsonPath": ".status.peers", "description": "Injected pods that belong to the exchange"}"#,
     printcolumn = r#"{"name": "Ready", "type": "integer", "jsonPath": ".status.readyPeers", "description": "Those of them that other peers can reach"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status"}"#,
@@ -58,6 +60,10 @@ pub struct ExchangeSpec {
     /// Protection of bytes against others on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security: Option<Security>,
+    /// Pods that may belong to the exchange: all of the namespace unless given. `default` is always open to all. It is looked at
+    /// when a pod is made, and when its peer is: who belongs to the exchange by then stays until the pod ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Members>,
     /// Way in which pods of one node share memory: `off` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_node: Option<SameNode>,
@@ -75,6 +81,26 @@ pub struct ExchangeSpec {
     /// The sidecars themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecar: Option<SidecarSettings>,
+}
+
+/// Pods that may belong to the exchange.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Members {
+    /// Pods with one of these service accounts of the namespace.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    #[x_kube(validation = Rule::new("self.all(name, name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))")
+        .message("members.serviceAccounts must be names of service accounts of this namespace, such as trainer: no namespace, no system:serviceaccount:"))]
+    pub service_accounts: Vec<String>,
+}
+
+impl ExchangeSpec {
+    /// Returns whether pods of this service account may belong to the exchange.
+    pub fn admits(&self, account: &str) -> bool {
+        self.members
+            .as_ref()
+            .is_none_or(|members| members.service_accounts.iter().any(|name| name == account))
+    }
 }
 
 /// The memory of each sidecar.

@@ -26,7 +26,7 @@ pub(super) struct Rotating {
 impl Rotating {
     /// Until it is dropped.
     pub(super) async fn run(mut self, config: IdentityConfig) {
-        let periods = Periods { every: config.rotate_every, overlap: config.overlap };
+        let periods = Periods { every: config.rotate_every, overlap: config.overlap }.spread(rand::random());
         // A clock that was set back makes a key young, never old.
         let age = SystemTime::now().duration_since(self.keyring.made()).unwrap_or_default();
         let announced = self.keyring.next().is_some();

@@ -241,7 +241,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         })
         .to_owned()),
         "a duration up to a day, such as 12h, or off",
-        "The age at which the identity key is changed while the sidecar runs. 24h in Kubernetes, else off, by default.",
+        "The age at which the identity key is changed while the sidecar runs, up to a tenth earlier by chance. 24h in Kubernetes, else off, by default.",
         identity.rotate_every = duration_or_off
     ),
     setting!(

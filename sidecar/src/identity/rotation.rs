@@ -26,6 +26,18 @@ pub struct Periods {
     pub overlap: Duration,
 }
 
+/// Part of the age that a sidecar changes its key earlier, at most, so that those which started together do not all
+/// write and dial anew together.
+const SPREAD: f64 = 0.1;
+
+impl Periods {
+    /// The same, up to a tenth shorter, by `chance` from 0 to 1.
+    pub fn spread(self, chance: f64) -> Periods {
+        let shorter = 1.0 - SPREAD * chance.clamp(0.0, 1.0);
+        Periods { every: self.every.map(|every| every.mul_f64(shorter)), ..self }
+    }
+}
+
 /// State that is seen when somebody looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -124,6 +136,15 @@ mod tests {
         Periods { every: Some(Duration::from_secs(100)), overlap: Duration::from_secs(20) };
     const NOT_LISTED: Seen = Seen { next_listed: false, current_listed: true, old_connections: 0 };
     const LISTED: Seen = Seen { next_listed: true, current_listed: true, old_connections: 2 };
+
+    #[test]
+    fn sidecars_that_started_together_do_not_change_their_keys_together() {
+        let every = |chance| PERIODS.spread(chance).every.unwrap().as_secs();
+        assert_eq!([0.0, 0.5, 1.0, 7.0].map(every), [100, 95, 90, 90]);
+        assert_eq!(PERIODS.spread(1.0).overlap, PERIODS.overlap);
+        let never = Periods { every: None, ..PERIODS };
+        assert_eq!(never.spread(1.0), never);
+    }
 
     #[test]
     fn a_key_is_made_known_then_used_then_alone() {

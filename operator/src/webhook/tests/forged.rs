@@ -20,7 +20,11 @@ fn api_server() -> (Client, Asked) {
         let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []});
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}});
         let path = request.uri().path().to_owned();
-        let answer = if path.ends_with("/namespaces/ml") { namespace } else { list };
+        let answer = if path.ends_with("/namespaces/ml") || path.ends_with("/namespaces/other") {
+            namespace
+        } else {
+            list
+        };
         let answer = Response::new(Body::from(serde_json::to_vec(&answer).unwrap()));
         async move { Ok::<_, kube::Error>(answer) }
     });
@@ -116,5 +120,30 @@ async fn an_owner_whose_name_leads_elsewhere_is_left_no_note() {
     }
     let note = within(scene.notes.recv()).await.unwrap();
     assert_eq!(note.owner.name.as_str(), "r", "the first note is of the second pod");
+    scene.end().await;
+}
+
+/// Pods that are made without end in one namespace take no Events of others.
+#[tokio::test]
+async fn notes_have_a_rate_for_each_namespace() {
+    let (mut scene, _asked) = of_the_api_server().await;
+    let (mut sender, _connection) = scene.connect().await;
+    let owner = json!({"ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true},
+    ]});
+    for _ in 0..200 {
+        let (status, _) = post(&mut sender, forged("ml", &owner, &json!({}))).await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    let (status, _) = post(&mut sender, forged("other", &owner, &json!({}))).await;
+    assert_eq!(status, StatusCode::OK);
+    let mut namespaces = Vec::new();
+    while let Ok(note) = scene.notes.try_recv() {
+        namespaces.push(note.namespace.to_string());
+    }
+    assert!((64..200).contains(&namespaces.len()), "{}", namespaces.len());
+    assert_eq!(namespaces.last().map(String::as_str), Some("other"));
+    let dropped = format!("tensorlane_operator_events_dropped_total {}", 201 - namespaces.len());
+    assert!(scene.metrics.render().unwrap().contains(&dropped), "{dropped}");
     scene.end().await;
 }

@@ -40,7 +40,7 @@ async fn a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest(
     }
     let (mut third, _third) = scene.connect().await;
     within(ended).await.unwrap().unwrap();
-    assert!(second.ready().await.is_err(), "it has been told to go away");
+    assert!(second.sender.ready().await.is_err(), "it has been told to go away");
     for sender in [&mut first, &mut third] {
         assert_eq!(ask(sender, &[ENABLED], true).await["allowed"], true);
     }
@@ -52,7 +52,8 @@ async fn whoever_says_nothing_or_half_a_call_keeps_nobody_out() {
     let scene = scene(tight(2, 2)).await;
     let mut silent = TcpStream::connect(scene.address).await.unwrap();
     let mut half = scene.handshake(&["http/1.1"]).await;
-    let head = format!("POST {MUTATE_PATH} HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: 1000\r\n\r\n{{");
+    let path = scene.path.as_str();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: 1000\r\n\r\n{{");
     half.write_all(head.as_bytes()).await.unwrap();
     let (mut one, _one) = scene.connect().await;
     let (mut other, _other) = scene.connect().await;
@@ -71,7 +72,8 @@ async fn whoever_says_nothing_or_half_a_call_keeps_nobody_out() {
 #[tokio::test]
 async fn half_a_call_is_given_up_and_what_all_calls_take_has_a_bound() {
     let scene = scene(Bounds::default()).await;
-    let head = format!("POST {MUTATE_PATH} HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: 4194304\r\n\r\n{{");
+    let path = scene.path.as_str();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: 4194304\r\n\r\n{{");
     let mut halves = Vec::new();
     for _ in 0..40 {
         let mut half = scene.handshake(&["http/1.1"]).await;
@@ -96,8 +98,9 @@ async fn half_a_call_is_given_up_and_what_all_calls_take_has_a_bound() {
 async fn one_source_takes_no_place_of_another() {
     let scene = scene(tight(3, 2)).await;
     let stream = scene.secured(from("127.0.0.9", scene.address).await, &["h2"]).await;
-    let (mut other, connection) =
+    let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut other = Caller { sender, path: scene.path.as_str().to_owned() };
     let _connection = tokio::spawn(connection);
     let (mut own, first) = scene.connect().await;
     assert_eq!(ask(&mut own, &[ENABLED], true).await["allowed"], true);
@@ -105,8 +108,14 @@ async fn one_source_takes_no_place_of_another() {
     for _ in 0..3 {
         more.push(scene.connect().await);
     }
-    within(first).await.unwrap().unwrap();
-    assert_eq!(ask(&mut other, &[ENABLED], true).await["allowed"], true, "the oldest of all is not theirs");
+    for (_, ended) in more.drain(..2) {
+        // With an end or a reset, whichever comes first.
+        let _ = within(ended).await.unwrap();
+    }
+    assert!(!first.is_finished(), "whoever has called goes after those who have not");
+    for caller in [&mut own, &mut other] {
+        assert_eq!(ask(caller, &[ENABLED], true).await["allowed"], true, "the oldest of all is not theirs");
+    }
     scene.end().await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::Resource as _;
-use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request, WatchEvent, WatchParams};
+use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request, VersionMatch, WatchEvent, WatchParams};
 use kube::{Client, Error};
 use serde_json::Value;
 use tensorlane_proto::crd::TensorPeer;
@@ -15,8 +15,22 @@ use super::object::SeenPeer;
 /// Name of who wrote a field, in the API server's books.
 const FIELD_MANAGER: &str = "tensorlane-sidecar";
 
-/// Objects of one page: half a megabyte or so at a time.
+/// Objects of one page of what is stored: half a megabyte or so at a time.
 const PAGE: u32 = 250;
+
+/// Version that any list is as new as.
+const ANY: &str = "0";
+
+/// Source of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListSource<'a> {
+    /// Everything that is stored, as it is now, in pages: a read by a quorum of etcd, where the API server cannot
+    /// answer it from its memory.
+    Stored,
+    /// The API server's memory, whole, as new as this version; empty for any. Each peer takes some two kilobytes of
+    /// it for a moment.
+    Cache(&'a str),
+}
 
 /// Reason for which a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -109,10 +123,21 @@ impl Api {
         format!("{}?fieldSelector={}", self.path, self.selector)
     }
 
-    /// Lists one page of what there is now, the first one unless `next` says otherwise.
-    pub(super) async fn list(&self, next: Option<String>) -> Result<ObjectList<SeenPeer>, ApiError> {
-        let params =
-            ListParams { continue_token: next, ..ListParams::default().fields(&self.selector).limit(PAGE) };
+    /// Lists one page, the first one unless `next` says otherwise.
+    pub(super) async fn list(
+        &self,
+        source: ListSource<'_>,
+        next: Option<String>,
+    ) -> Result<ObjectList<SeenPeer>, ApiError> {
+        let params = ListParams { continue_token: next, ..ListParams::default().fields(&self.selector) };
+        let params = match source {
+            ListSource::Stored => params.limit(PAGE),
+            // With a limit the API server would ask etcd.
+            ListSource::Cache(version) => {
+                let version = if version.is_empty() { ANY } else { version };
+                params.matching(VersionMatch::NotOlderThan).at(version)
+            }
+        };
         let request = Request::new(&self.path).list(&params).map_err(Error::BuildRequest)?;
         self.in_time(self.client.request(request)).await
     }

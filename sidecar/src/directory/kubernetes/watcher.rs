@@ -3,7 +3,9 @@
 //! A list is collected whole before it replaces what is known, and a watch begins where the list (or the last watch)
 //! ended, so there is no hole in between. What ends a watch decides what follows: the server's own time limit and a lost
 //! connection are followed by another watch; a compacted history (410), a refusal, silence, versions that go back or several
-//! failures by a list. An API server that was restored from a backup knows nothing of later versions: a watch from one is silent.
+//! failures by a list. The first list and the one after a 410 come from the API server's cache, because many sidecars
+//! make them at once; every other one, above all that for an unknown key, is of what is stored. An API server that
+//! was restored from a backup knows nothing of later versions: a watch from one is silent.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::StreamExt;
 
 use super::super::PeerTable;
-use super::api::{Api, ApiError};
+use super::api::{Api, ApiError, ListSource};
 use super::listing::{Conflicts, Listing, Made, conflicts};
 use super::object::SeenPeer;
 use super::pace::Timing;
@@ -42,6 +44,8 @@ pub(super) struct Watcher {
     listing: Listing,
     /// Version that the listing is as new as.
     version: String,
+    /// The next list may be as old as that version.
+    may_be_cached: bool,
     listed: Option<Instant>,
     /// Time at which the last whole list was begun: what is shown is never older.
     since: Instant,
@@ -86,6 +90,7 @@ impl Watcher {
             refresh,
             listing,
             version: String::new(),
+            may_be_cached: true,
             listed: None,
             since: Instant::now(),
             failures: 0,
@@ -106,9 +111,14 @@ impl Watcher {
     /// Replaces all that is known, once all of it is there.
     async fn list(&mut self) -> Result<(), ApiError> {
         let (mut listing, mut own, mut next) = (Listing::default(), None, None);
-        let since = Instant::now();
+        // Where the cache fails, the next list is of what is stored.
+        let is_cached = std::mem::take(&mut self.may_be_cached);
+        // What is cached may be older than an answer to a write of ours.
+        let since = if is_cached { self.since } else { Instant::now() };
+        let version = self.version.clone();
+        let source = if is_cached { ListSource::Cache(&version) } else { ListSource::Stored };
         loop {
-            let page = self.api.list(next.take()).await?;
+            let page = self.api.list(source, next.take()).await?;
             for seen in page.items {
                 listing.set(&seen);
                 if seen.metadata.name == self.api.own() {
@@ -164,6 +174,8 @@ impl Watcher {
                     // version may be one that the server has yet to come to.
                     let refused = error.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
                     let silent = matches!(error, ApiError::Silent(_));
+                    // All sidecars meet it at once where an API server has started anew.
+                    self.may_be_cached = error.code() == Some(410);
                     if refused || silent || failures >= WATCH_FAILURES_MAX {
                         return;
                     }

@@ -50,6 +50,8 @@ struct World {
 #[derive(Clone, Default)]
 pub(super) struct Seen {
     pub(super) lists: usize,
+    /// Version that each list was asked to be as new as; empty where it was asked for what is stored.
+    pub(super) listed_at: Vec<String>,
     pub(super) watches: usize,
     pub(super) writes: Vec<Value>,
     pub(super) managers: Vec<String>,
@@ -64,6 +66,8 @@ pub(super) struct Will {
     pub(super) page: Option<usize>,
     /// So many second pages are refused with 410.
     pub(super) expire_pages: usize,
+    /// So many lists from the cache are refused, as by an API server whose cache is not as new.
+    pub(super) refuse_cached: usize,
     /// So many lists never get an answer.
     pub(super) hang_lists: usize,
     /// So many writes are refused with 403.
@@ -127,6 +131,11 @@ impl Twin {
 
     pub(super) fn status(&self, name: &str) -> Value {
         self.shared.world.lock().objects[name]["status"].clone()
+    }
+
+    /// Version of all that is stored.
+    pub(super) fn version(&self) -> u64 {
+        self.shared.world.lock().version
     }
 
     /// A copy of what is stored, as a backup has it.
@@ -223,6 +232,19 @@ async fn listing(shared: &Shared, query: &HashMap<String, String>, exchange: &st
     let hangs = {
         let mut world = shared.world.lock();
         world.seen.lists += usize::from(!query.contains_key("continue"));
+        let version = query.get("resourceVersion").cloned().unwrap_or_default();
+        assert_eq!(
+            query.get("resourceVersionMatch").map(String::as_str),
+            (!version.is_empty()).then_some("NotOlderThan")
+        );
+        assert_eq!(query.contains_key("limit"), version.is_empty(), "with a limit the cache is not asked");
+        if !query.contains_key("continue") {
+            world.seen.listed_at.push(version.clone());
+        }
+        if !version.is_empty() && world.will.refuse_cached > 0 {
+            world.will.refuse_cached -= 1;
+            return refused(StatusCode::GATEWAY_TIMEOUT, "Timeout");
+        }
         let hangs = world.will.hang_lists > 0;
         world.will.hang_lists = world.will.hang_lists.saturating_sub(1);
         hangs
@@ -236,9 +258,16 @@ async fn listing(shared: &Shared, query: &HashMap<String, String>, exchange: &st
         world.will.expire_pages -= 1;
         return refused(StatusCode::GONE, "Expired");
     }
-    let limit: usize = query["limit"].parse().unwrap();
-    let limit = world.will.page.unwrap_or(limit).min(limit);
-    let rest = world.objects.range(after..).skip_while(|(name, _)| query.get("continue") == Some(*name));
+    // From the cache all comes at once.
+    let Some(limit) = query.get("limit").map(|limit| limit.parse::<usize>().unwrap()) else {
+        return listed(&world, exchange, world.objects.keys().len(), "");
+    };
+    listed(&world, exchange, world.will.page.unwrap_or(limit).min(limit), &after)
+}
+
+/// At most so many objects of the exchange behind this name.
+fn listed(world: &World, exchange: &str, limit: usize, after: &str) -> Response {
+    let rest = world.objects.range(after.to_owned()..).skip_while(|(name, _)| *name == after);
     let mut items: Vec<_> =
         rest.filter(|(_, object)| object["spec"]["exchange"] == exchange).take(limit + 1).collect();
     let more = items.len() > limit;

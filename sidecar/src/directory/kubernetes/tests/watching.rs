@@ -7,7 +7,7 @@ use crate::metrics::label::LeftOut;
 #[tokio::test]
 async fn peers_are_listed_in_pages_and_followed() {
     let twin = Twin::start().await;
-    twin.will(|will| will.page = Some(2));
+    twin.will(|will| (will.page, will.refuse_cached) = (Some(2), 1));
     for (key, name) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
         twin.create(name, "training", &published(u8::try_from(key).unwrap()));
     }
@@ -17,8 +17,8 @@ async fn peers_are_listed_in_pages_and_followed() {
     scene.until_names(&["a", "b", "c", "d", "e", "f"]).await;
     scene.twin.delete("b");
     scene.until_names(&["a", "c", "d", "e", "f"]).await;
-    assert_eq!((scene.twin.seen().lists, scene.metrics.directory.peers.get()), (1, 5));
-    assert_eq!(scene.metrics.directory.failed_reads.get(), 0);
+    assert_eq!((scene.twin.seen().lists, scene.metrics.directory.peers.get()), (2, 5));
+    assert_eq!(scene.metrics.directory.failed_reads.get(), 1, "that of the cache");
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn a_compacted_watch_is_followed_by_a_list_without_a_hole() {
     let mut scene = scene(&["a", "b", "c"], timing()).await;
     scene.until_names(&["a", "b", "c"]).await;
     let (observer, sizes) = observe(&scene.watch);
-    scene.twin.will(|will| (will.page, will.expire_pages) = (Some(1), 2));
+    scene.twin.will(|will| (will.page, will.expire_pages, will.refuse_cached) = (Some(1), 2, 1));
     scene.twin.compact_after(|objects| {
         objects.remove("a");
         let mut new = objects["b"].clone();
@@ -83,6 +83,25 @@ async fn a_compacted_watch_is_followed_by_a_list_without_a_hole() {
     assert!(scene.twin.seen().lists >= 3, "a list whose pages expired was taken for whole");
     scene.twin.create("y", "training", &published(78));
     scene.until_names(&["b", "c", "y", "z"]).await;
+}
+
+/// Lists that many sidecars make at once come from the API server's memory; whether a key is new is asked of what is
+/// stored.
+#[tokio::test]
+async fn the_first_list_and_that_after_a_410_come_from_the_cache_and_a_refresh_does_not() {
+    let mut scene = scene(&["a"], timing()).await;
+    scene.until_names(&["a"]).await;
+    scene.twin.create("b", "training", &published(9));
+    scene.until_names(&["a", "b"]).await;
+    assert_eq!(scene.twin.seen().listed_at, ["0"]);
+    scene.directory.refresh();
+    until("a refresh is listed", || scene.twin.seen().listed_at.len() == 2).await;
+    assert_eq!(scene.twin.seen().listed_at, ["0", ""]);
+    let known = scene.twin.version();
+    scene.twin.compact_after(|objects| _ = objects.remove("a"));
+    scene.until_names(&["b"]).await;
+    let after = scene.twin.seen().listed_at;
+    assert_eq!(after.get(2), Some(&known.to_string()), "it is as new as what was known: {after:?}");
 }
 
 #[tokio::test]
