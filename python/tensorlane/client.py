@@ -138,13 +138,8 @@ class Client:
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
         block = self._core.reserve(source.dtype, source.shape, words, keeping["deadline"])
-        try:
-            source.write(memoryview(block))
-            return self._core.seal(block, keeping)
-        except BaseException:
-            # The traceback would keep the room for as long as somebody looks at the exception.
-            del block
-            raise
+        source.write(memoryview(block))
+        return self._core.seal(block, keeping)
 
     def _stage(self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None) -> list[Stored]:
         """Stores arrays for as long as their leases are held, each in the way that copies it once."""

@@ -201,10 +201,5 @@ def put(core: Core, source: gpu.Array, words: list[tuple[str, str]], keeping: di
     """Stores an array in the memory of its GPU: one copy there, behind what is on its stream, which is waited for."""
     dense = source.dense()
     room = DeviceBlock(core, dense.dtype, dense.shape, words, dense.gpu)
-    try:
-        room.fill(dense.pointer, room.nbytes, dense.stream)
-        return room.put(keeping)
-    except BaseException:
-        # The traceback would keep the room for as long as somebody looks at the exception.
-        del room
-        raise
+    room.fill(dense.pointer, room.nbytes, dense.stream)
+    return room.put(keeping)

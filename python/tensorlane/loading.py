@@ -13,20 +13,20 @@ from .errors import Error, Invalid, Unsupported
 from .sets import PLAIN, Path, Set
 from .tensor import Tensor, check_writable, copy_into
 
-_GATHER = "torch.distributed.checkpoint.state_dict.set_model_state_dict(module, client.get_set(...).torch(), options=...)"
+_GATHER = "load it by torch.distributed.checkpoint.state_dict.set_model_state_dict(module, got.torch(), options=...)"
 
 
 @dataclass
 class Target:
-    """Arrays that a set is loaded into, by their paths of keys, and the object that takes them where writing in place is not enough."""
+    """Arrays that a set is loaded into, by their paths of keys."""
 
     arrays: dict[Path, Any]
     state: Mapping[str, Any] | None = None
-    """The state dict of an object that hands out copies, or values that are no arrays: it is loaded as a whole."""
+    """State dict of an object that hands out copies or plain values: it goes by `load_state_dict`, as a whole."""
 
 
 def load(into: Any, got: Set, *, convert: bool, strict: bool) -> None:
-    """Copies a set into a module of torch or a mapping of arrays: all of it, or nothing where something does not fit."""
+    """Copies a set into a module of torch or a mapping of arrays: all of it, or nothing if something does not fit."""
     target = _target(into)
     leaves = got.leaves()
     tensors = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
@@ -53,7 +53,8 @@ def load(into: Any, got: Set, *, convert: bool, strict: bool) -> None:
     try:
         into.load_state_dict(state)
     except Exception as error:
-        what = f"{type(into).__name__}.load_state_dict refuses version {got.version}, of which it may have taken a part: {error}"
+        told = f"{type(into).__name__}.load_state_dict refuses version {got.version}"
+        what = f"{told}, of which it may have taken a part: {error}"
         raise Error(what, remedy="load it anew, or make the object anew") from error
 
 
@@ -64,11 +65,12 @@ def _target(into: Any) -> Target:
         first, again = dict(_arrays(into)), dict(_arrays(into))
         for path, array in first.items():
             if _place(array) != _place(again.get(path)):
-                what = f"{'/'.join(path)} of the {type(into).__name__} is a copy, made when it is read: what is written there is lost"
+                what = f"{'/'.join(path)} of the {type(into).__name__} is a copy, and what is written there is lost"
                 raise Unsupported(what, remedy="load into a dict of arrays, or into tensordict.to_tensordict()")
         return Target(first)
     if not hasattr(into, "state_dict") or not hasattr(into, "load_state_dict"):
-        raise Unsupported(f"a {type(into).__name__} takes no set", remedy="pass a torch.nn.Module or a mapping of arrays")
+        what = f"a {type(into).__name__} takes no set"
+        raise Unsupported(what, remedy="pass a torch.nn.Module or a mapping of arrays")
     state = into.state_dict()
     arrays, own = dict(_arrays(state)), _own(into)
     # Those that are refused by their keys count as in place.
@@ -156,7 +158,7 @@ def _check(key: str, target: Any, leaf: Tensor, convert: bool, *, in_place: bool
         else:
             opaque.check_under(key, target)
     except Unsupported as error:
-        remedy = f"gather it by {_GATHER}" if hasattr(type(target), "full_tensor") else error.remedy
+        remedy = _GATHER if hasattr(type(target), "full_tensor") else error.remedy
         raise Unsupported(error.message, remedy=remedy) from None
     dtype = dtypes.of_torch(target.dtype) if is_torch else dtypes.of_numpy(target.dtype)
     if tuple(target.shape) != leaf.shape:
@@ -179,7 +181,8 @@ def _check_converts(key: str, given: str, target: Any, is_torch: bool) -> None:
     except Unsupported as error:
         raise opaque.under(key, error) from None
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        raise Unsupported(f"{key} is {target.dtype}, which {given} is not converted to: {error}", remedy="load into the same types") from None
+        what = f"{key} is {target.dtype}, which {given} is not converted to: {error}"
+        raise Unsupported(what, remedy="load into the same types") from None
 
 
 def _copy(leaf: Tensor, target: Any) -> None:

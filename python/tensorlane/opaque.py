@@ -1,4 +1,4 @@
-"""What looks like an array and is no block of plain elements: refused with what helps, before anything is read or written."""
+"""Arrays that are no block of plain elements: refused with what helps, before anything is read or written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_LINE = 200
 
 
 def is_plain(x: Any) -> bool:
-    """Returns whether tensordict wraps plain values in `x`: NonTensorData, or a NonTensorStack, which is a mapping without keys."""
+    """Returns whether tensordict wraps plain values in `x`: NonTensorData, or a NonTensorStack, a mapping without keys."""
     return bool(getattr(type(x), "_is_non_tensor", False))
 
 
@@ -27,7 +27,7 @@ def plain_of(x: Any) -> Any:
 def check(x: Any) -> None:
     """Raises where `x` is an array of numpy or torch that is more, or less, than a block of elements."""
     if isinstance(x, np.ma.MaskedArray):
-        remedy = "pass array.filled(value), or its data and its mask apart: numpy.ma.getdata(array), numpy.ma.getmaskarray(array)"
+        remedy = "pass array.filled(value), or the data and the mask apart: numpy.ma.getdata(array), numpy.ma.getmaskarray(array)"
         raise Unsupported("the array has a mask, which would be lost", remedy=remedy)
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(x, torch.Tensor) and (why := _of_torch(x, torch)) is not None:
@@ -50,7 +50,8 @@ def under(key: str, error: Unsupported) -> Unsupported:
 def unshown(error: Exception) -> Unsupported:
     """The error about a tensor whose bytes torch does not show."""
     told = str(error).partition("\n")[0][:_FIRST_LINE]
-    return Unsupported(f"torch does not show the elements of the tensor: {told}", remedy="pass a plain tensor: tensor.detach().clone()")
+    what = f"torch does not show the elements of the tensor: {told}"
+    return Unsupported(what, remedy="pass a plain tensor, outside of what transforms or traces functions")
 
 
 def _of_torch(x: Any, torch: Any) -> tuple[str, str] | None:
@@ -63,23 +64,28 @@ def _of_torch(x: Any, torch: Any) -> tuple[str, str] | None:
     if x.is_nested:
         return "the tensor is nested, of parts of several shapes", "pass its parts: tensor.unbind()"
     if x.is_quantized:
-        return f"the tensor is quantized, {x.dtype}", "pass tensor.dequantize(), or tensor.int_repr() beside its scale and zero point"
+        remedy = "pass tensor.dequantize(), or tensor.int_repr() beside its scale and zero point"
+        return f"the tensor is quantized, {x.dtype}", remedy
     if x.layout != torch.strided:
         return f"the tensor is of layout {x.layout}", "pass tensor.to_dense(), or its parts"
     if x.device.type == "meta":
-        return "the tensor is on meta, and has no elements", "make it on a device first: module.to_empty(device='cpu'), torch.empty_like(tensor, device='cpu')"
+        remedy = "make it on a device first: module.to_empty(device='cpu'), torch.empty_like(tensor, device='cpu')"
+        return "the tensor is on meta, and has no elements", remedy
     return None
 
 
 def _of_wrapper(x: Any, kind: str) -> tuple[str, str]:
     """Says of a tensor that answers by code of its own what it is, and what helps."""
     if hasattr(type(x), "full_tensor"):
-        return f"a {kind} lies in the processes of a mesh", "pass tensor.full_tensor(), or tensor.to_local(), the part of this process"
+        remedy = "pass tensor.full_tensor(), or tensor.to_local(), the part of this process"
+        return f"a {kind} lies in the processes of a mesh", remedy
     if hasattr(type(x), "get_mask"):
         remedy = "pass tensor.to_tensor(value), or tensor.get_data() and tensor.get_mask() apart"
         return f"the {kind} has a mask, which would be lost", remedy
     if hasattr(type(x), "fake_mode") or hasattr(x, "fake_mode"):
         return f"a {kind} has no elements", "pass a tensor that was made outside of FakeTensorMode"
     if x.is_nested:
-        return f"the {kind} is nested, of parts of several shapes", "pass its parts: tensor.unbind(), or tensor.values() and tensor.offsets()"
-    return f"a {kind} shows its elements by code of its own", "make it a plain tensor first, such as by tensor.dequantize() or tensor.to_local()"
+        remedy = "pass its parts: tensor.unbind(), or tensor.values() and tensor.offsets()"
+        return f"the {kind} is nested, of parts of several shapes", remedy
+    remedy = "make it a plain tensor first, such as by tensor.dequantize() or tensor.to_local()"
+    return f"a {kind} shows its elements by code of its own", remedy

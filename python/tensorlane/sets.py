@@ -163,8 +163,9 @@ def _check_plain(value: Any, path: str, inside: tuple[int, ...]) -> None:
     if id(value) in inside:
         raise Invalid(f"{path} is a {type(value).__name__} that holds itself", remedy="publish a tree")
     if len(inside) == DEPTH_MAX:
-        what = f"{path} has more than {DEPTH_MAX} containers in each other, which are the most"
-        raise Invalid(what, details={"key": path, "most": str(DEPTH_MAX)}, remedy="publish a flatter value, or its text: json.dumps(value)")
+        what = f"{path} is deeper than {DEPTH_MAX} containers in each other"
+        details = {"key": path, "most": str(DEPTH_MAX)}
+        raise Invalid(what, details=details, remedy="publish a flatter value, or its text: json.dumps(value)")
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(value, dict) and not isinstance(key, str):
             raise Unsupported(f"{path} is no plain value: the key {key!r} is no text", remedy="use str keys")

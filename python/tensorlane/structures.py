@@ -31,7 +31,8 @@ def rebuilt(structure: Structure, ends: list[Any]) -> Any:
 
 def _walk(node: Any, end: Callable[[str, Any], Any], inside: tuple[int, ...], path: str) -> Any:
     if opaque.is_plain(node):
-        raise Unsupported(f"{path or 'it'} is a plain value of tensordict", remedy="leave it out, or publish it in a set, which has such values")
+        remedy = "leave it out, or publish it in a set, which has such values"
+        raise Unsupported(f"{path or 'it'} is a plain value of tensordict", remedy=remedy)
     if not isinstance(node, (Mapping, list, tuple)):
         return end(path, node)
     if id(node) in inside:

@@ -173,7 +173,8 @@ def check_writable(key: str, out: Any) -> None:
     if torch is not None and isinstance(out, torch.Tensor):
         strides = out.stride()
         if out.is_inference() and not torch.is_inference_mode_enabled():
-            raise Unsupported(f"{key} is a tensor of torch.inference_mode", remedy="call this inside of torch.inference_mode()")
+            what = f"{key} is a tensor of torch.inference_mode"
+            raise Unsupported(what, remedy="call this inside of torch.inference_mode()")
     elif isinstance(out, np.ndarray):
         strides = out.strides
         if not out.flags.writeable:
@@ -181,7 +182,8 @@ def check_writable(key: str, out: Any) -> None:
     else:
         return
     if any(stride == 0 and size > 1 for stride, size in zip(strides, out.shape)) and 0 not in out.shape:
-        raise Unsupported(f"{key} has one place for several elements, as expanded arrays do", remedy="pass a copy of it")
+        what = f"{key} has one place for several elements, as expanded arrays do"
+        raise Unsupported(what, remedy="pass a copy of it")
 
 
 def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:

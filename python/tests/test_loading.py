@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 
 import numpy as np
@@ -28,7 +29,7 @@ class Extra(torch.nn.Module):
         self.given = given
 
     def get_extra_state(self):
-        return self.given
+        return copy.deepcopy(self.given)
 
     def set_extra_state(self, state):
         self.given = state

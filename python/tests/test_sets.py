@@ -208,7 +208,7 @@ def test_plain_values_are_as_deep_as_readers_take(client, name):
     client.publish({"a": deep(64)}, name)
     with client.get_set(name) as got:
         assert got["a"] == deep(64)
-    with pytest.raises(tensorlane.Invalid, match="b/a has more than 64 containers") as refused:
+    with pytest.raises(tensorlane.Invalid, match="b/a is deeper than 64 containers") as refused:
         client.publish({"b": {"a": [deep(64)]}}, name)
     assert refused.value.details == {"key": "b/a", "most": "64"}
     looped: list = []
