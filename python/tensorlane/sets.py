@@ -184,8 +184,8 @@ def _memory(x: Any) -> Any:
 
 def sources(flat: Flat) -> list[arrays.Source]:
     """The arrays as they are stored, or the error with the keys of the culprit."""
-    read = []
-    for at, x in enumerate(flat.arrays):
-        path = next("/".join(path) for path, node in flat.nodes if node == (at,))
-        read.append(arrays.source_under(path, x, gpus=True))
-    return read
+    keys: dict[int, str] = {}
+    for path, node in flat.nodes:
+        if isinstance(node, tuple):
+            keys.setdefault(node[0], "/".join(path))
+    return [arrays.source_under(keys[at], x, gpus=True) for at, x in enumerate(flat.arrays)]

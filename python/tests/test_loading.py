@@ -53,6 +53,25 @@ def test_a_module_that_hands_out_copies_has_what_was_loaded(client, name):
     assert (module.weight == 9).all() and (module.bias == 9).all() and module.bias.dtype == torch.float32
 
 
+def test_a_module_of_fsdp_has_what_was_loaded_or_is_refused(client, name, group):
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+
+    client.publish({"weight": torch.full((3, 2), 9.0), "bias": torch.full((3,), 9.0)}, name)
+    module = fsdp.FullyShardedDataParallel(torch.nn.Linear(2, 3), device_id=torch.device("cpu"))
+    with fsdp.FullyShardedDataParallel.state_dict_type(
+        module, fsdp.StateDictType.FULL_STATE_DICT, fsdp.FullStateDictConfig(offload_to_cpu=True)
+    ):
+        client.load_into(module, name)
+        assert all((tensor == 9).all() for tensor in module.state_dict().values())
+    sharded = torch.nn.Linear(2, 3)
+    fsdp.fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(tensorlane.Unsupported, match="weight: a DTensor") as refused:
+        client.load_into(sharded, name)
+    assert "set_model_state_dict" in refused.value.remedy
+    assert not (sharded.weight.full_tensor() == 9).any()
+
+
 @pytest.mark.parametrize("state", [torch.tensor([5.0]), np.array([5.0]), 5.0, {"k": torch.tensor(5.0), "why": ["x", None]}])
 def test_extra_state_of_a_module_is_loaded_too(client, name, state):
     zero = {"k": torch.tensor(0.0), "why": 1} if isinstance(state, dict) else state * 0

@@ -28,9 +28,6 @@ def mesh() -> torch.Tensor:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, distribute_tensor
 
-    if not torch.distributed.is_initialized():
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     return distribute_tensor(torch.zeros(2), init_device_mesh("cpu", (1,)), [Replicate()])
 
 
@@ -55,7 +52,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_what_is_no_block_of_elements_is_refused_by_its_key_with_what_helps(client, name, kind):
+def test_what_is_no_block_of_elements_is_refused_by_its_key_with_what_helps(client, name, group, kind):
     make, helps = MADE[kind]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
