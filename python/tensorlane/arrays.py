@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from . import dtypes, gpu
+from . import dtypes, gpu, opaque
 from .errors import Unsupported
 
 
@@ -38,6 +38,7 @@ class Source:
 
 def source(x: Any, *, gpus: bool = False) -> Source:
     """Reads the kind, shape and bytes of `x`. One in the memory of a GPU is refused, unless `gpus` are welcome."""
+    opaque.check(x)
     on_gpu = gpu.array_of(x)
     if on_gpu is not None:
         return _of_gpu(on_gpu, gpus)
@@ -56,6 +57,14 @@ def source(x: Any, *, gpus: bool = False) -> Source:
         raise Unsupported(
             f"a {type(x).__name__} is no array", remedy="pass numpy.asarray(it), or anything with __dlpack__ or a buffer"
         ) from None
+
+
+def source_under(key: str, x: Any, *, gpus: bool = False) -> Source:
+    """Reads `x` as `source` does, and names its key in errors."""
+    try:
+        return source(x, gpus=gpus)
+    except Unsupported as error:
+        raise opaque.under(key, error) from None
 
 
 def _of_gpu(array: gpu.Array, welcome: bool) -> Source:
@@ -84,13 +93,14 @@ def _of_numpy(x: np.ndarray) -> Source:
 def _of_torch(x: Any, torch: Any) -> Source:
     if x.device.type != "cpu":
         raise Unsupported(f"the tensor is on {x.device}", remedy="put tensor.cpu()")
-    if x.layout != torch.strided or x.is_quantized:
-        raise Unsupported(f"the tensor is of layout {x.layout}", remedy="put tensor.to_dense(), or its parts")
     dtype = dtypes.of_torch(x.dtype)
-    # Conjugation and negation may be pending: bytes are what they make of them.
-    x = x.detach().resolve_conj().resolve_neg()
-    # Dimensions of one element may have any stride, which a view of the bytes would trip over.
-    dense = x.as_strided((x.numel(),), (1,)).view(torch.uint8).numpy() if x.is_contiguous() and x.numel() else None
+    try:
+        # Conjugation and negation may be pending: bytes are what they make of them.
+        x = x.detach().resolve_conj().resolve_neg()
+        # Dimensions of one element may have any stride, which a view of the bytes would trip over.
+        dense = x.as_strided((x.numel(),), (1,)).view(torch.uint8).numpy() if x.is_contiguous() and x.numel() else None
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise opaque.unshown(error) from error
     if not x.numel():
         dense = np.empty(0, np.uint8)
 

@@ -6,7 +6,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import arrays, trees
+from . import arrays, opaque, trees
 from ._tensorlane import Reader, Writer
 from .errors import Error
 from .tensor import Tensor
@@ -36,7 +36,8 @@ class ChannelWriter:
         """
         if isinstance(value, (bytes, bytearray, memoryview)):
             plain = memoryview(value)
-            return self._wrote(self._core.write_bytes(plain.cast("B") if plain.nbytes else b"", timeout))
+            dense = plain.cast("B") if plain.nbytes and plain.c_contiguous else plain.tobytes()
+            return self._wrote(self._core.write_bytes(dense, timeout))
         return self._wrote(self._core.write(_parts(value, self._pickle, self._slot_bytes), timeout))
 
     def _wrote(self, written: tuple[int, int, bool]) -> int:
@@ -222,11 +223,15 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
 
     Where objects are pickled, what is derived from a list, a tuple or a mapping is one, and comes back as what it was.
     """
+    if not pickles and opaque.is_plain(value):
+        value = opaque.plain_of(value)
     if pickles and isinstance(value, (Mapping, list, tuple)) and type(value) not in trees.CONTAINERS:
         pass
-    elif isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
-        if (sources := trees.as_arrays(value.values())) is not None:
-            return [_part(source, [(_KIND, "dict"), (_KEY, key)]) for key, source in zip(value, sources)]
+    elif isinstance(value, Mapping):
+        # Neither the truth nor the iteration of a TensorDict is about its keys.
+        keys = list(value.keys())
+        if keys and all(map(_is_text, keys)) and (sources := trees.as_arrays(value.values())) is not None:
+            return [_part(source, [(_KIND, "dict"), (_KEY, key)]) for key, source in zip(keys, sources)]
     elif isinstance(value, (list, tuple)):
         if value and (sources := trees.as_arrays(value)) is not None:
             kind = "tuple" if isinstance(value, tuple) else "list"
@@ -240,3 +245,8 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
 
 def _part(source: arrays.Source, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:
     return source.dense(), source.dtype, source.shape, list(metadata)
+
+
+def _is_text(key: Any) -> bool:
+    """Returns whether metadata can say a key; others stand in a tree, or are refused there."""
+    return isinstance(key, str) and (key.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in key))

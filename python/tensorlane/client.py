@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, device as devices, files, gpu, mutable, parts, reservation, sets, structures
+from . import arrays, device as devices, files, gpu, loading, mutable, parts, reservation, sets, sizes, structures
 from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
@@ -97,8 +97,9 @@ class Client:
         if isinstance(x, (Mapping, list, tuple)):
             if name is not None or replaces is not None or metadata:
                 raise Invalid("a nested value has no name or metadata of its own", remedy="publish it under a name, or put its arrays")
-            return structures.rebuilt(x, self._put_all([(None, leaf) for leaf in structures.leaves(x)], keeping))
-        keeping = {**keeping, "name": name, "replaces": _reference(replaces)}
+            leaves = structures.keyed(x)
+            return structures.rebuilt(x, self._put_all([(key, None, leaf) for key, leaf in leaves], keeping))
+        keeping = {**keeping, "name": _name(name), "replaces": _reference(replaces)}
         source, words = arrays.source(x, gpus=True), _words(metadata)
         if source.on_gpu is not None:
             return devices.put(self._core, source.on_gpu, words, keeping)
@@ -119,14 +120,17 @@ class Client:
     ) -> list[Stored]:
         """Stores arrays, small ones together in few calls; those of a mapping under the names that are its keys.
 
-        Where one fails its exception is raised, and the leases of the others are given up.
+        Where one fails its exception is raised, and the leases of the others are given up. Those that got their names before keep
+        them: `unname` takes them away.
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
-        named: Iterable[tuple[str | None, Any]] = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
-        return self._put_all(named, keeping)
+        if isinstance(xs, Mapping):
+            return self._put_all([(str(name), sizes.text("the name", name), x) for name, x in xs.items()], keeping)
+        return self._put_all([(f"[{at}]", None, x) for at, x in enumerate(xs)], keeping)
 
-    def _put_all(self, named: Iterable[tuple[str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
-        sources = [(arrays.source(x, gpus=True), {**keeping, "name": name}) for name, x in named]
+    def _put_all(self, keyed: list[tuple[str, str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
+        """Stores arrays; each has a key for errors, and maybe a name."""
+        sources = [(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed]
         together = [(source, kept) for source, kept in sources if source.on_gpu is None]
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], kept) for source, kept in together]
         return self._in_order(sources, [source.on_gpu is not None for source, _ in sources], items)
@@ -176,12 +180,12 @@ class Client:
 
         `dtype` is what numpy reads as one, or of torch. With `device="cuda:0"` the room is on that GPU.
         """
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        wanted = sizes.shape_of(shape)
         short = reservation.dtype_of(dtype)
         index = gpu.index_of(device)
         if index is not None:
-            return DeviceReservation(self._core, short, sizes, _words(metadata), index)
-        return Reservation(self._core, self._core.reserve(short, sizes, _words(metadata), deadline), short, sizes)
+            return DeviceReservation(self._core, short, wanted, _words(metadata), index)
+        return Reservation(self._core, self._core.reserve(short, wanted, _words(metadata), deadline), short, wanted)
 
     def release_idle(self, device: Any = "cuda") -> int:
         """Gives memory of a GPU that this process keeps for its next puts back to others in it, and tells how many bytes.
@@ -275,11 +279,11 @@ class Client:
 
     def ticket(self, target: Target, *, uses: int = 1, ttl: float | None = None) -> str:
         """Makes a ticket for a tensor of this peer: text that keeps it until it was redeemed `uses` times, or `ttl` seconds (60) are over."""
-        return self._core.ticket(_target(target, None), ttl, uses)
+        return self._core.ticket(_target(target, None), ttl, sizes.whole("uses", uses, sizes.MANY))
 
     def redeem(self, ticket: str, *, deadline: float | None = None, cancel: Cancel | None = None) -> Tensor:
         """Turns a ticket of this peer or another one into a tensor, and uses it once."""
-        return leased(self._core.redeem(ticket, deadline, cancel))
+        return leased(self._core.redeem(sizes.text("the ticket", ticket), deadline, cancel))
 
     def publish(
         self,
@@ -298,14 +302,17 @@ class Client:
         """
         if not isinstance(tree, Mapping):
             raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
+        name, kept = sizes.text("the name", name), sizes.whole("keep", keep, sizes.MANY)
+        latest = None if expects is None else sizes.whole("expects", expects)
         flat = sets.flatten(tree)
         # Leased until the version has them.
         stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline)
-        nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
-        published = Published(*self._core.publish(name, nodes, keep, expects, deadline))
-        for one in stored:
-            one.release()
-        return published
+        try:
+            nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
+            return Published(*self._core.publish(name, nodes, kept, latest, deadline))
+        finally:
+            for one in stored:
+                one.release()
 
     def get_set(
         self,
@@ -334,11 +341,12 @@ class Client:
     ) -> int:
         """Copies a set into a `torch.nn.Module` or a mapping of arrays, and returns its version.
 
-        Keys, shapes and types are compared before the first byte is written. Types are converted with `convert` only;
-        without `strict`, tensors that `into` does not have are left out.
+        Keys, shapes, types and whether the arrays can be written are checked before the first byte. Types are converted with
+        `convert` only; without `strict`, tensors that `into` does not have are left out. A module whose `state_dict` hands out copies or
+        plain values takes the version by its `load_state_dict`. Mappings take tensors alone.
         """
         with self.get_set(target, wait=wait, deadline=deadline, peer=peer, cancel=cancel) as got:
-            sets.load(into, got, convert=convert, strict=strict)
+            loading.load(into, got, convert=convert, strict=strict)
             return got.version
 
     def create_set(
@@ -366,7 +374,7 @@ class Client:
             raise Unsupported("a set in memory has rows and leaves", remedy="give both, or a directory and open=True")
         files = None if directory is None else (directory, open, durability)
         layout = mutable.layout(leaves) if leaves is not None else []
-        made = self._core.create_set(name, rows or 0, layout, list(writers), files)
+        made = self._core.create_set(sizes.text("the name", name), sizes.whole("rows", rows or 0), layout, [sizes.text("the writer", one) for one in writers], files)
         return MutableSet(made.reference, self, made)
 
     def open_set(self, target: MutableSet | str) -> MutableSet:
@@ -380,7 +388,7 @@ class Client:
 
     def mutable_sets(self, prefix: str = "") -> list[SetStatus]:
         """Mutable sets of this peer whose names begin so, in order."""
-        return [mutable.told(opened) for opened in self._core.mutable_sets(prefix)]
+        return [mutable.told(opened) for opened in self._core.mutable_sets(_prefix(prefix))]
 
     def drop_set(self, target: MutableSet | str) -> None:
         """Takes a mutable set of this peer away, with its rows. Rows that were read stay, and so does a directory."""
@@ -404,8 +412,10 @@ class Client:
         at the oldest message that is there, or at the newest, and is told how many it missed. With `pickle`, messages may have
         objects of any kind, for readers that say so, too.
         """
-        core = self._core.channel_writer(name, slots, slot_bytes, (readers_max, expect_readers), policy)
-        return ChannelWriter(name, core, slot_bytes=slot_bytes, pickle=pickle)
+        name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
+        many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
+        core = self._core.channel_writer(name, sizes.whole("slots", slots, sizes.MANY), bytes_each, (many[0], many[1]), policy)
+        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle)
 
     def channel_reader(
         self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
@@ -416,22 +426,22 @@ class Client:
         2 let a loop keep one while it takes the next. With `pickle`, objects that the writer pickled are made here: who writes the
         channel can run what it likes in this process then.
         """
-        return ChannelReader(name, self._core.channel_reader(name, oldest, hold, wait or 0.0), pickle=pickle)
+        return ChannelReader(name, self._core.channel_reader(sizes.text("the name", name), oldest, sizes.whole("hold", hold, sizes.MANY), wait or 0.0), pickle=pickle)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind."""
-        return self._core.channels(prefix)
+        return self._core.channels(_prefix(prefix))
 
     def listen(self, name: str) -> Listener:
         """Opens an entry point for pipes of this peer: other processes `connect_pipe` to its name."""
-        return Listener(self, name, self._core.listen(name))
+        return Listener(self, name, self._core.listen(sizes.text("the name", name)))
 
     def connect_pipe(self, to: str, *, wait: float | None = None) -> Pipe:
         """Connects to a listener of this peer, or of another one as `peer/name`; waits `wait` seconds for one that is not there yet.
 
         Messages may be written before it is accepted.
         """
-        return Pipe(self, self._core.connect_pipe(to, wait))
+        return Pipe(self, self._core.connect_pipe(sizes.text("the name", to), wait))
 
     def describe(self, target: Target, *, peer: str | None = None) -> Description:
         """Tells the kind, names and leases of a tensor, which is not moved."""
@@ -440,7 +450,7 @@ class Client:
 
     def names(self, prefix: str = "") -> dict[str, Reference]:
         """Names of this peer that begin so, with what they stand for."""
-        return dict(self._core.names(prefix))
+        return dict(self._core.names(_prefix(prefix)))
 
     def watch(self, prefix: str = "", *, after: str | None = None, peer: str | None = None) -> Watch:
         """Watches the names of a peer, by default this one, that begin so: `for event in client.watch("policy")`.
@@ -448,11 +458,11 @@ class Client:
         First come the names that there are, then each change, once and in order. With `after`, the revision of an earlier watch of
         whichever client, only what has changed since. Sidecars of this release tell names of their own `peer` alone.
         """
-        return Watch(prefix, self._core.watch(prefix, after, peer), after)
+        return Watch(prefix, self._core.watch(_prefix(prefix), after, peer), after)
 
     def unname(self, *names: str) -> None:
         """Takes names of this peer away. What nothing else keeps is freed."""
-        self._core.unname(list(names))
+        self._core.unname([sizes.text("the name", name) for name in names])
 
     def status(self) -> Status:
         """The state of the sidecar, with what this process gave back already counted as gone."""
@@ -514,16 +524,24 @@ def _all(results: list[Any]) -> list[Any]:
 
 
 def _keeping(*, keep: bool, ticket: float | None, uses: int, checksum: bool, deadline: float | None) -> dict[str, Any]:
-    options = {"ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
+    options = {"ticket": ticket, "uses": sizes.whole("uses", uses, sizes.MANY), "lease": keep, "checksum": checksum, "deadline": deadline}
     return {"name": None, "replaces": None, **options}
 
 
 def _set(target: MutableSet | str) -> str:
-    return target.reference if isinstance(target, MutableSet) else target
+    return target.reference if isinstance(target, MutableSet) else sizes.text("the name", target)
+
+
+def _name(name: str | None) -> str | None:
+    return None if name is None else sizes.text("the name", name)
+
+
+def _prefix(prefix: str) -> str:
+    return sizes.text("the prefix", prefix)
 
 
 def _words(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    return [(str(key), str(value)) for key, value in (metadata or {}).items()]
+    return [(sizes.text("metadata", str(key)), sizes.text("metadata", str(value))) for key, value in (metadata or {}).items()]
 
 
 def _reference(given: Reference | Stored | None) -> Reference | None:
@@ -537,7 +555,8 @@ def _target(target: Target, peer: str | None) -> Reference | tuple[str, str | No
         return target
     if isinstance(target, str):
         # The text of a reference is one, and no name.
-        return Reference(target) if target.startswith("tl1:") else (target, peer)
+        sizes.text("the name", target)
+        return Reference(target) if target.startswith("tl1:") else (target, peer if peer is None else sizes.text("the peer", peer))
     if isinstance(target, Part):
         raise Invalid("a part is got alone", remedy="call get for each part, from threads if there are many")
     raise Invalid(f"a {type(target).__name__} names no tensor", remedy="pass a Reference, what put returned, or a name")

@@ -97,13 +97,15 @@ class DeviceTensor(Tensor):
         is_torch = torch is not None and isinstance(out, torch.Tensor)
         if target is None and is_torch:
             wanted = dtypes.to_torch(self.dtype)
-            out.copy_(torch.frombuffer(held.to_host(), dtype=wanted).view(self.shape))
+            with torch.no_grad():
+                out.copy_(torch.frombuffer(held.to_host(), dtype=wanted).view(self.shape))
         elif target is None:
             np.copyto(out, self.numpy(copy=True))
         elif (target.gpu, target.dtype) == (held.gpu, self.dtype) and held.is_dense and target.is_dense and not _is_lazy(out):
             held.copy_to(target.pointer, self.nbytes, target.stream)
         elif is_torch:
-            out.copy_(self.torch())
+            with torch.no_grad():
+                out.copy_(self.torch())
             # The lease may end as soon as this returns.
             torch.cuda.current_stream(out.device).synchronize()
             torch.cuda.current_stream(self.device).synchronize()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, opaque
 from ._tensorlane import capsule_array
 from .errors import Invalid, Unsupported
 
@@ -98,8 +98,7 @@ def refused(array: Array) -> Unsupported:
 
 
 def _of_torch(x: Any, torch: Any) -> Array:
-    if x.layout != torch.strided or x.is_quantized:
-        raise Unsupported(f"the tensor is of layout {x.layout}", remedy="put tensor.to_dense(), or its parts")
+    opaque.check(x)
     dtype = dtypes.of_torch(x.dtype)
     # Conjugation and negation may be pending: bytes are what they make of them.
     x = x.detach().resolve_conj().resolve_neg()

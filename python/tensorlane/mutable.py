@@ -261,7 +261,7 @@ class MutableSet:
 
     def _commit(self, prepared: dict[str, Any], words: Any, expects: int | None, deadline: float | None) -> Committed:
         # Leased until the commit has them.
-        staged = self._bound._stage([arrays.source(x) for x in prepared.values()], deadline=deadline)
+        staged = self._bound._stage([arrays.source_under(key, x) for key, x in prepared.items()], deadline=deadline)
         try:
             parts = [(key, stored.reference) for key, stored in zip(prepared, staged)]
             return Committed(*self._bound._core.commit_rows(self._opened, parts, words, expects, deadline))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from . import opaque
 from ._tensorlane import Reference
 from .errors import Invalid, OutOfRange, Unsupported
 
@@ -103,6 +104,7 @@ def outside(message: str, index: int) -> OutOfRange:
 
 
 def _rows(index: Any, shape: tuple[int, ...] | None) -> list[int]:
+    opaque.check_under("the index", index)
     rows = np.asarray(index)
     if rows.size == 0:
         rows = rows.astype(np.int64)

@@ -99,7 +99,14 @@ class Descriptor:
                 check_fits(tensor.dtype, tensor.shape, place)
         payloads, acquired = self._core.read([place is not SKIP for place in places])
         got = [None if one is None else Tensor(one) for one in acquired]
-        return Received(self.metadata, payloads, [_placed(tensor, place) for tensor, place in zip(got, places)])
+        try:
+            return Received(self.metadata, payloads, [_placed(tensor, place) for tensor, place in zip(got, places)])
+        except BaseException:
+            # The traceback would keep the leases for as long as somebody looks at the exception.
+            for leased in got:
+                if leased is not None:
+                    leased.release()
+            raise
 
     def release(self) -> None:
         """Gives it up unread."""
@@ -305,7 +312,7 @@ class _Sent:
         words = [_bytes(one) for one in about] or [b""] * len(tensors)
         ready = (Stored, Reference, Reservation)
         # Read before anything is stored.
-        sources = [None if isinstance(one, ready) else arrays.source(one) for one in tensors]
+        sources = [None if isinstance(one, ready) else arrays.source_under(f"tensors[{at}]", one) for at, one in enumerate(tensors)]
         self.put: list[Stored] = []
         try:
             self.put += client._stage([source for source in sources if source is not None], deadline=timeout)

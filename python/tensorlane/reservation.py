@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, sizes
 from ._tensorlane import Core, Reference, Stored
 from .errors import Error, Invalid
 
@@ -56,7 +56,8 @@ class Reservation:
         A seal that is refused, for a name that is taken or the like, gives the room up.
         """
         self._held()
-        options = {"name": name, "ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
+        named, many = None if name is None else sizes.text("the name", name), sizes.whole("uses", uses, sizes.MANY)
+        options = {"name": named, "ticket": ticket, "uses": many, "lease": keep, "checksum": checksum, "deadline": deadline}
         replaced = replaces.reference if isinstance(replaces, Stored) else replaces
         try:
             stored = self._store({**options, "replaces": replaced})

@@ -19,7 +19,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, opaque
 from . import rows as selecting
 from . import values as preparing
 from .client import Client, default
@@ -487,6 +487,7 @@ def _index(index: Any) -> Any:
         return slice(None)
     if isinstance(index, slice):
         return index
+    opaque.check_under("the index of rows", index)
     rows = selecting._of_torch(index) if isinstance(index, torch.Tensor) else np.asarray(index)
     if rows.size == 0:
         rows = rows.astype(np.int64)

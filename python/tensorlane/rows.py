@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes, parts
+from . import dtypes, opaque, parts
 from .errors import OutOfRange, Unsupported
 from .parts import Bounds
 
@@ -95,6 +95,7 @@ def _list(index: Any, size: int) -> Selected:
         index = _of_torch(index)
     if isinstance(index, (tuple, str, bytes)) or index is None:
         raise _no_rows(index)
+    opaque.check_under("the index of rows", index)
     rows = np.asarray(index)
     if rows.dtype == bool and rows.ndim == 1:
         if len(rows) != size:

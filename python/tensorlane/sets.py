@@ -6,15 +6,17 @@ import json
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping
 
-import numpy as np
-
-from . import arrays, dtypes
+from . import arrays, dtypes, opaque, sizes
 from ._tensorlane import Reference
 from .errors import Invalid, Unsupported
 from .device import leased
-from .tensor import Tensor, copy_into
+from .tensor import Tensor
 
-_PLAIN = (str, int, float, bool, type(None), list, tuple)
+PLAIN = (str, int, float, bool, type(None), list, tuple)
+"""Types of plain values, and of what they stand in below the keys of a set."""
+
+DEPTH_MAX = 64
+"""Lists and dicts of a plain value that may stand in each other, as in messages of channels."""
 
 Path = tuple[str, ...]
 
@@ -123,15 +125,16 @@ def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, i
         here = (*path, key)
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {'/'.join(path) or 'the set'} is no text", remedy="use str keys")
-        if type(value).__name__ == "NonTensorData":
-            # What tensordict makes of a plain value.
-            value = value.data
-        if isinstance(value, Mapping):
+        sizes.text(f"the key {'/'.join(path)}{'/' if path else ''}", key)
+        if opaque.is_plain(value):
+            flat.nodes.append((list(here), _json(opaque.plain_of(value), here)))
+        elif isinstance(value, Mapping):
             flat.nodes.append((list(here), _batch(value)))
             _flatten(value, here, flat, known, inside | {id(tree)})
-        elif isinstance(value, _PLAIN):
+        elif isinstance(value, PLAIN):
             flat.nodes.append((list(here), _json(value, here)))
         else:
+            opaque.check_under("/".join(here), value)
             at = known.setdefault(_memory(value), len(flat.arrays))
             if at == len(flat.arrays):
                 flat.arrays.append(value)
@@ -144,10 +147,31 @@ def _batch(tree: Mapping[str, Any]) -> list[int]:
 
 
 def _json(value: Any, path: Path) -> str:
+    _check_plain(value, "/".join(path), ())
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise Unsupported(f"{'/'.join(path)} is no plain value: {error}", remedy="publish arrays, and values JSON has") from None
+
+
+def _check_plain(value: Any, path: str, inside: tuple[int, ...]) -> None:
+    """Raises for what JSON would change, and for more containers in each other than readers take."""
+    if isinstance(value, str):
+        sizes.text(f"{path}: the text", value)
+    if not isinstance(value, (dict, list, tuple)):
+        return
+    if id(value) in inside:
+        raise Invalid(f"{path} is a {type(value).__name__} that holds itself", remedy="publish a tree")
+    if len(inside) == DEPTH_MAX:
+        what = f"{path} is deeper than {DEPTH_MAX} containers in each other"
+        details = {"key": path, "most": str(DEPTH_MAX)}
+        raise Invalid(what, details=details, remedy="publish a flatter value, or its text: json.dumps(value)")
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(value, dict) and not isinstance(key, str):
+            raise Unsupported(f"{path} is no plain value: the key {key!r} is no text", remedy="use str keys")
+        if isinstance(value, dict):
+            sizes.text(f"{path}: the key", key)
+        _check_plain(item, path, (*inside, id(value)))
 
 
 def _memory(x: Any) -> Any:
@@ -158,72 +182,10 @@ def _memory(x: Any) -> Any:
     return id(x)
 
 
-def load(into: Any, got: Set, *, convert: bool, strict: bool) -> None:
-    """Copies a set into a module of torch or a mapping of arrays: all of it, or nothing where something does not fit."""
-    wanted = _targets(into)
-    leaves = {path: leaf for path, leaf in got.leaves().items() if isinstance(leaf, Tensor)}
-    found = {".".join(path): leaf for path, leaf in leaves.items()}
-    missing, unexpected = wanted.keys() - found.keys(), found.keys() - wanted.keys()
-    if missing or (strict and unexpected):
-        words = [f"{what}: {', '.join(sorted(keys))}" for what, keys in (("missing", missing), ("unexpected", unexpected)) if keys]
-        raise Invalid(
-            f"version {got.version} does not fit, {'; '.join(words)}",
-            remedy="load into what was published" + ("" if missing else ", or pass strict=False"),
-        )
-    for key, target in wanted.items():
-        _check(key, target, found[key], convert)
-    for key, target in wanted.items():
-        _copy(found[key], target)
-
-
-def _targets(into: Any) -> dict[str, Any]:
-    if hasattr(into, "state_dict"):
-        into = into.state_dict()
-    if not isinstance(into, Mapping):
-        raise Unsupported(f"a {type(into).__name__} takes no set", remedy="pass a torch.nn.Module or a mapping of arrays")
-    targets: dict[str, Any] = {}
-    for key, value in into.items():
-        if isinstance(value, Mapping):
-            targets.update({f"{key}.{below}": target for below, target in _targets(value).items()})
-        elif not isinstance(value, _PLAIN):
-            targets[key] = value
-    return targets
-
-
-def _check(key: str, target: Any, leaf: Tensor, convert: bool) -> None:
-    torch = dtypes.torch_if_imported()
-    if torch is not None and isinstance(target, torch.Tensor):
-        dtype = dtypes.of_torch(target.dtype)
-    elif isinstance(target, np.ndarray):
-        dtype = dtypes.of_numpy(target.dtype)
-        if not target.flags.writeable:
-            raise Invalid(f"{key} is an array that cannot be written", remedy="load into a copy")
-    else:
-        raise Unsupported(f"{key} is a {type(target).__name__}", remedy="load into arrays of numpy or tensors of torch")
-    if tuple(target.shape) != leaf.shape:
-        raise Invalid(f"{key} has shape {list(target.shape)} and the set {list(leaf.shape)}", remedy="load into the same shapes")
-    if dtype != leaf.dtype and not convert:
-        raise Invalid(f"{key} is {dtype} and the set {leaf.dtype}", remedy="pass convert=True, or load into the same types")
-
-
-def _copy(leaf: Tensor, target: Any) -> None:
-    torch = dtypes.torch_if_imported()
-    if torch is not None and isinstance(target, torch.Tensor):
-        with torch.no_grad():
-            leaf._copy_to(target)
-    elif dtypes.of_numpy(target.dtype) == leaf.dtype:
-        copy_into(leaf, target)
-    else:
-        np.copyto(target, leaf.numpy(copy=True).astype(target.dtype))
-
-
 def sources(flat: Flat) -> list[arrays.Source]:
     """The arrays as they are stored, or the error with the keys of the culprit."""
-    read = []
-    for at, x in enumerate(flat.arrays):
-        try:
-            read.append(arrays.source(x, gpus=True))
-        except Unsupported as error:
-            path = next("/".join(path) for path, node in flat.nodes if node == (at,))
-            raise Unsupported(f"{path}: {error.message}", remedy=error.remedy) from None
-    return read
+    keys: dict[int, str] = {}
+    for path, node in flat.nodes:
+        if isinstance(node, tuple):
+            keys.setdefault(node[0], "/".join(path))
+    return [arrays.source_under(keys[at], x, gpus=True) for at, x in enumerate(flat.arrays)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from . import dtypes, gpu
+from . import dtypes, gpu, opaque
 from ._tensorlane import Memory
 from .errors import Unsupported
 
@@ -112,13 +112,25 @@ class Tensor(Memory):
             raise TypeError("a scalar has no length")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Any]:
+        """Parts along the first dimension, as those of an array of numpy."""
+        if not self.shape:
+            raise TypeError("a scalar has no parts to iterate over: use .numpy()[()] or .numpy().item()")
+        return iter(self[...])
+
+    def __contains__(self, element: Any) -> bool:
+        """Whether an element is in it, as numpy says."""
+        return element in self[...]
+
     def _copy_to(self, out: Any) -> None:
         """Copies it into an array of the same shape."""
         torch = dtypes.torch_if_imported()
         if isinstance(out, np.ndarray):
             np.copyto(out, self.numpy())
         elif torch is not None and isinstance(out, torch.Tensor):
-            out.copy_(self.torch())
+            # Parameters are written, too, and nothing of it is recorded.
+            with torch.no_grad():
+                out.copy_(self.torch())
         else:
             what = f"out is a {type(out).__name__} on a GPU, and the tensor in memory of the host"
             raise Unsupported(what, remedy="pass a tensor of torch, or copy .numpy() there")
@@ -154,15 +166,34 @@ def copy_into(tensor: Tensor, out: Any) -> Any:
     return out
 
 
+def check_writable(key: str, out: Any) -> None:
+    """Raises where elements of an array of numpy or torch cannot be written, each at a place of its own."""
+    opaque.check_under(key, out)
+    torch = dtypes.torch_if_imported()
+    if torch is not None and isinstance(out, torch.Tensor):
+        strides = out.stride()
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            what = f"{key} is a tensor of torch.inference_mode"
+            raise Unsupported(what, remedy="call this inside of torch.inference_mode()")
+    elif isinstance(out, np.ndarray):
+        strides = out.strides
+        if not out.flags.writeable:
+            raise Unsupported(f"{key} is an array that cannot be written", remedy="pass a copy of it")
+    else:
+        return
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, out.shape)) and 0 not in out.shape:
+        what = f"{key} has one place for several elements, as expanded arrays do"
+        raise Unsupported(what, remedy="pass a copy of it")
+
+
 def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
     """Raises where a tensor of that type and shape cannot be copied into `out`."""
+    check_writable("out", out)
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(out, torch.Tensor):
         same = (dtypes.of_torch(out.dtype), tuple(out.shape)) == (dtype, shape)
     elif isinstance(out, np.ndarray):
         same = (dtypes.of_numpy(out.dtype), out.shape) == (dtype, shape)
-        if not out.flags.writeable:
-            raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
     elif (array := gpu.array_of(out)) is not None:
         # Arrays of jax never change, and do not say so.
         if array.read_only or type(out).__module__.partition(".")[0] in ("jax", "jaxlib"):

@@ -23,7 +23,7 @@ import uuid
 from multiprocessing import util
 from typing import Any, Iterator, Mapping, Sequence
 
-from . import dtypes
+from . import dtypes, opaque
 from . import rows as selecting
 from . import values as preparing
 from .client import Client, connect, default
@@ -422,6 +422,7 @@ def _filled(leaves: Mapping[str, Any], rows: int, options: dict[str, Any]) -> Mu
     """A set with the layout of tensors, and their values where they have any."""
     given = {key: leaf for key, leaf in leaves.items() if not isinstance(leaf, MemoryMappedTensor) or leaf._view is not None}
     for key, leaf in given.items():
+        opaque.check_under(key, leaf)
         if leaf.requires_grad:
             raise Unsupported(f"{key} requires gradients, which a set does not keep", remedy="pass tensor.detach()")
     whole = _made({key: (leaf.dtype, tuple(leaf.shape[1:])) for key, leaf in leaves.items()}, rows, options)

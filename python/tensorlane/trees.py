@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import cbor2
 import numpy as np
 
-from . import arrays, dtypes
+from . import arrays, dtypes, opaque
 from .errors import Error, Invalid, Unsupported
 
 DEPTH_MAX = 64
@@ -118,6 +118,8 @@ class _Writing:
         if kind in _PLAIN:
             return self._plain(x, path)
         self._count(1)
+        if not self._pickles and opaque.is_plain(x):
+            return self.node(opaque.plain_of(x), path)
         if kind is dict or kind is OrderedDict or (isinstance(x, Mapping) and not self._pickles):
             return self._nested(x, path, self._dict)
         if kind is list or kind is tuple:
@@ -175,9 +177,10 @@ class _Writing:
             arrays.source(x)
         except Unsupported as error:
             torch = dtypes.torch_if_imported()
+            helped = f"{error.message} ({error.remedy})"
             if torch is not None and isinstance(x, torch.Tensor):
-                return self._culprit(path, error.message)
-            return self._object(x, path, error.message if hasattr(x, "dtype") else f"a {type(x).__name__} is neither plain nor an array")
+                return self._culprit(path, helped)
+            return self._object(x, path, helped if hasattr(x, "dtype") else f"a {type(x).__name__} is neither plain nor an array")
         return self._array(x)
 
     def _array(self, x: Any) -> Any:

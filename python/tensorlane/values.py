@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import dtypes, gpu
+from . import dtypes, gpu, opaque, sizes
 from .errors import Invalid, Unsupported
 from .reservation import dtype_of
 from .tensor import Tensor
@@ -42,11 +42,12 @@ def walked(tree: Mapping[str, Any], path: tuple[str, ...] = (), inside: tuple[in
     for key, value in tree.items():
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {joined(path) or 'the set'} is no text", remedy="use str keys")
+        sizes.text(f"the key {joined(path)}{'/' if path else ''}", key)
         here = (*path, key)
+        if opaque.is_plain(value):
+            raise Unsupported(f"{joined(here)} is a plain value", remedy="leave it out: mutable sets have arrays alone")
         if isinstance(value, Mapping):
             yield from walked(value, here, (*inside, id(tree)))
-        elif type(value).__name__ in ("NonTensorData", "NonTensorStack"):
-            raise Unsupported(f"{joined(here)} is a plain value", remedy="leave it out: mutable sets have arrays alone")
         else:
             yield joined(here), value
 
@@ -71,10 +72,7 @@ def row_of(key: str, leaf: Any) -> tuple[str, tuple[int, ...]]:
     if not (isinstance(leaf, tuple) and len(leaf) == 2):
         raise Unsupported(f"{key} is given by a {type(leaf).__name__}", remedy='give (dtype, row shape), such as ("uint8", (480, 640, 3))')
     dtype, shape = leaf
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in sizes):
-        raise Invalid(f"{key} has the row shape {shape!r}", remedy="give whole numbers from 0 on")
-    return _dtype(key, dtype), tuple(int(size) for size in sizes)
+    return _dtype(key, dtype), sizes.shape_of(shape, f"{key} has the row shape {shape!r}, which")
 
 
 def flat(values: Any, leaves: Mapping[str, Leaf]) -> dict[str, Any]:
@@ -102,6 +100,7 @@ def no_leaf(key: str, leaves: Mapping[str, Any]) -> Invalid:
 def counted(values: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> int:
     """Number of rows that values are: the size of the dimension beyond a row; one where none has it."""
     for key, value in values.items():
+        opaque.check_under(key, value)
         shape = _shape(value) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
         if len(shape) == len(leaves[key].row_shape) + 1:
             return int(shape[0])
@@ -121,6 +120,7 @@ def prepared(values: Any, leaves: Mapping[str, Leaf], count: int) -> dict[str, A
 
 
 def _rows(key: str, leaf: Leaf, value: Any, count: int) -> Any:
+    opaque.check_under(key, value)
     shape = (count, *leaf.row_shape)
     torch = dtypes.torch_if_imported()
     if isinstance(value, (list, tuple)) and _has_arrays(value):
@@ -152,6 +152,7 @@ def _stacked(key: str, dtype: str, value: Any) -> Any:
     if not _has_arrays(value):
         return _numbers(key, dtype, value)
     torch = dtypes.torch_if_imported()
+    opaque.check_under(key, value)
     if not isinstance(value, (list, tuple)):
         of_torch = torch is not None and isinstance(value, torch.Tensor)
         array = value if of_torch else value.numpy() if isinstance(value, Tensor) else _array(key, value)

@@ -107,6 +107,16 @@ def clients(two_nodes):
 
 
 @pytest.fixture
+def group():
+    """A process group of torch of this process alone."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
 def client(sidecar):
     with tensorlane.connect(sidecar.directory) as connected:
         yield connected

@@ -265,3 +265,11 @@ def test_a_slow_reader_of_a_channel_that_drops_is_told_what_it_missed(client, na
 def test_a_policy_that_is_none_is_refused_with_those_there_are(client, name):
     with pytest.raises(tensorlane.Invalid, match="block, drop_oldest or latest"):
         client.channel_writer(name, policy="newest")
+
+
+def test_bytes_with_gaps_between_them_are_a_message(client, request):
+    name = request.node.name
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        for given in (memoryview(b"abcdef")[::2], memoryview(b"abc")[::-1], memoryview(b"abcd").cast("B", (2, 2))):
+            writer.write(given)
+            assert reader.read().value == given.tobytes()

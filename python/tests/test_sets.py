@@ -13,6 +13,7 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 import tensorlane
+from tensorlane import sets
 from tensorlane.programs import program
 
 from conftest import python, said, until
@@ -194,6 +195,49 @@ def test_what_cannot_be_published_is_named_by_its_keys(alone, name):
         with pytest.raises(kind, match=said):
             alone.publish(tree, name)
     assert alone.status().tensors == before and not alone.names(name)
+
+
+def deep(containers: int):
+    value = 1
+    for at in range(containers):
+        value = [value] if at % 2 else {"k": value}
+    return value
+
+
+def test_plain_values_are_as_deep_as_readers_take(client, name):
+    client.publish({"a": deep(64)}, name)
+    with client.get_set(name) as got:
+        assert got["a"] == deep(64)
+    with pytest.raises(tensorlane.Invalid, match="b/a is deeper than 64 containers") as refused:
+        client.publish({"b": {"a": [deep(64)]}}, name)
+    assert refused.value.details == {"key": "b/a", "most": "64"}
+    looped: list = []
+    looped.append(looped)
+    with pytest.raises(tensorlane.Invalid, match="a is a list that holds itself"):
+        client.publish({"a": looped}, name)
+    assert client.get_set(name).version == 1
+
+
+def test_keys_of_plain_values_are_text_at_any_depth(client, name):
+    for value in ([{1: "a"}], [[{"x": ({None: 1},)}]], [{True: 1}]):
+        with pytest.raises(tensorlane.Unsupported, match=r"^d is no plain value: the key \w+ is no text"):
+            client.publish({"d": value}, name)
+
+
+def test_plain_values_are_passed_and_shown_as_exact_text():
+    for value in (31.245270191439438, 338362349285073402871628416374, -(2**127), 2**64, 5e-324, -0.0, 1e308, [1, 1.0]):
+        (_, (_, text)) = sets.flatten({"v": value}).nodes
+        shown = sets.Set(1, [([], []), (["v"], text)])["v"]
+        assert repr(shown) == repr(value)
+
+
+def test_a_publication_that_is_refused_keeps_nothing_while_its_exception_is_handled(alone, name):
+    alone.publish({"a": np.zeros(1)}, name)
+    before = alone.status()
+    with pytest.raises(tensorlane.Error, match="VERSION_CHANGED") as caught:
+        alone.publish({"a": np.zeros(1 << 20)}, name, expects=77)
+    now = alone.status()
+    assert (now.leases, now.sealed_bytes, now.tensors) == (before.leases, before.sealed_bytes, before.tensors), caught.value
 
 
 def test_a_tensor_is_no_set_and_keeps_its_name(client, name):
