@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -120,8 +120,7 @@ class Tensor(Memory):
         elif torch is not None and isinstance(out, torch.Tensor):
             out.copy_(self.torch())
         else:
-            what = f"out is a {type(out).__name__} on a GPU, and the tensor in memory of the host"
-            raise Unsupported(what, remedy="pass a tensor of torch, or copy .numpy() there")
+            raise _elsewhere(out)
 
     def __enter__(self) -> Tensor:
         return self
@@ -150,23 +149,33 @@ def torch_of(dtype: str, capsule: Callable[[bool], Any]) -> Any:
 def copy_into(tensor: Tensor, out: Any) -> Any:
     """Copies a tensor into an array of numpy or torch, or one on a GPU, of the same shape and type."""
     check_fits(tensor.dtype, tensor.shape, out)
-    tensor._copy_to(out)
+    torch = dtypes.torch_if_imported()
+    if torch is None or not isinstance(out, torch.Tensor):
+        tensor._copy_to(out)
+        return out
+    # Parameters are written, too, and what was made in inference mode.
+    with torch.inference_mode() if out.is_inference() else torch.no_grad():
+        tensor._copy_to(out)
     return out
 
 
-def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
-    """Raises where a tensor of that type and shape cannot be copied into `out`."""
+def check_fits(dtype: str, shape: tuple[int, ...], out: Any, *, on_host: bool = False) -> None:
+    """Raises where a tensor of that type and shape, or one `on_host`, cannot be copied into `out`."""
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(out, torch.Tensor):
+        _check_memory(out, torch)
         same = (dtypes.of_torch(out.dtype), tuple(out.shape)) == (dtype, shape)
     elif isinstance(out, np.ndarray):
         same = (dtypes.of_numpy(out.dtype), out.shape) == (dtype, shape)
         if not out.flags.writeable:
             raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
+        _check_elements(out.shape, out.strides)
     elif (array := gpu.array_of(out)) is not None:
         # Arrays of jax never change, and do not say so.
         if array.read_only or type(out).__module__.partition(".")[0] in ("jax", "jaxlib"):
             raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
+        if on_host:
+            raise _elsewhere(out)
         if (array.dtype, array.shape) != (dtype, shape):
             given = f"{array.dtype}{list(array.shape)}"
             raise Unsupported(f"out is {given} and the tensor {dtype}{list(shape)}", remedy="pass one of the same type and shape")
@@ -176,3 +185,28 @@ def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
     if not same:
         given = f"{out.dtype}{list(out.shape)}"
         raise Unsupported(f"out is {given} and the tensor {dtype}{list(shape)}", remedy="pass one of the same type and shape")
+
+
+def _check_memory(out: Any, torch: Any) -> None:
+    """Raises for a tensor of torch that has no memory of its own to be written."""
+    what = None
+    if out.is_meta:
+        what = "on the device meta, which has no memory"
+    elif out.layout != torch.strided or out.is_quantized:
+        what = f"of layout {out.layout}" if out.layout != torch.strided else "quantized"
+    elif type(out).__module__.startswith(("torch.distributed.", "torch._subclasses.")):
+        what = f"a {type(out).__name__}, which is a part of a tensor or none"
+    if what is not None:
+        raise Unsupported(f"out is a tensor {what}", remedy="pass a dense tensor with memory: torch.empty(shape, dtype=…)")
+    _check_elements(out.shape, out.stride())
+
+
+def _check_elements(shape: Sequence[int], strides: Sequence[int]) -> None:
+    """Raises where several elements lie at one place, as those of an expanded tensor do."""
+    if 0 not in shape and any(size > 1 and stride == 0 for size, stride in zip(shape, strides)):
+        raise Unsupported("out is expanded: several of its elements lie at one place", remedy="pass a copy of it: out.clone() or out.copy()")
+
+
+def _elsewhere(out: Any) -> Unsupported:
+    what = f"out is a {type(out).__name__} on a GPU, and the tensor in memory of the host"
+    return Unsupported(what, remedy="pass a tensor of torch, or copy .numpy() there")

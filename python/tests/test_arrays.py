@@ -200,3 +200,13 @@ def test_many_of_which_one_fails_are_given_up(alone):
             alone.put_many({"many/free": np.ones(1), "many/taken": np.ones(1)})
         alone.unname("many/taken", "many/free")
         assert alone.status().leases == before
+
+
+def test_out_may_be_a_parameter_and_must_have_memory_of_its_own(client):
+    weights = torch.nn.Parameter(torch.zeros(2, 3))
+    with client.put(np.ones((2, 3), "f4")) as stored:
+        assert client.get(stored, out=weights) is weights and weights.sum() == 6 and weights.requires_grad
+        shared = np.lib.stride_tricks.as_strided(np.zeros(3, "f4"), (2, 3), (0, 4))
+        for out in (torch.empty(2, 3, device="meta"), torch.zeros(1, 3).expand(2, 3), shared):
+            with pytest.raises(tensorlane.Unsupported):
+                client.get(stored, out=out)
