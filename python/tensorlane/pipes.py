@@ -104,13 +104,13 @@ class Descriptor:
             payloads, acquired = self._core.read([place is not SKIP for place in places])
             self._came = payloads, [None if one is None else Tensor(one) for one in acquired]
         payloads, came = self._came
-        if any(tensor is None and place is not SKIP for tensor, place in zip(came, places)):
+        if any(one is None and place is not SKIP for one, place in zip(came, places)):
             raise Invalid("the read before left a tensor that is wanted now", "LAYOUT_MISMATCH", remedy="give SKIP in its place again")
-        for tensor, place in zip(came, places):
-            if tensor is not None and place is not None and place is not SKIP:
-                copy_into(tensor, place)
+        for one, place in zip(came, places):
+            if one is not None and place is not None and place is not SKIP:
+                copy_into(one, place)
         self._came = None
-        return Received(self.metadata, payloads, [_placed(tensor, place) for tensor, place in zip(came, places)])
+        return Received(self.metadata, payloads, [_placed(one, place) for one, place in zip(came, places)])
 
     def release(self) -> None:
         """Gives it up unread."""
