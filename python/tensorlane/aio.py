@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import threading
 import time
@@ -47,6 +48,11 @@ WRITES_MAX = 256
 _STEP = 2.0
 """Seconds within which a wait for a channel or a listener ends that was withdrawn."""
 
+_BEGINS = 1.0
+"""Seconds within which a thread that is free begins."""
+
+_BUSY = "await fewer calls of the kind at once, or open another client"
+
 _PUTS_MAX = 32
 _SHORT_MAX = 4
 
@@ -62,7 +68,9 @@ def _call(
         cancel: Any = (kwargs.get("cancel") or Cancel()) if withdrawn else None
         if withdrawn:
             kwargs["cancel"] = cancel
-        return await self._run(lane, cancel, functools.partial(method, self._client, *args, **kwargs))
+        given: dict[str, Any] = dict(kwargs)
+        deadline = None if given.get("deadline") is None else given["deadline"] + (given.get("wait") or 0.0)
+        return await self._run(lane, cancel, functools.partial(method, self._client, *args, **kwargs), deadline)
 
     functools.update_wrapper(awaited, method)
     return awaited
@@ -103,7 +111,7 @@ class AsyncClient:
 
     async def put(self, x: Any, name: str | None = None, **options: Any) -> Any:
         """Stores an array, or nested dicts and lists of arrays, as `tensorlane.Client.put` does."""
-        return await self._run("put", None, functools.partial(self._client.put, x, name, **options))
+        return await self._run("put", None, functools.partial(self._client.put, x, name, **options), options.get("deadline"))
 
     # Sealing what it gives is a short call that is not awaited; `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
     empty = _call("put", blocking.Client.empty)
@@ -206,7 +214,13 @@ class AsyncClient:
         if self._closed:
             end.close()
 
-    async def _run(self, lane: str, cancel: Cancel | None, work: Callable[[], R]) -> R:
+    async def _run(
+        self, lane: str, cancel: Cancel | None, work: Callable[[], R], seconds: float | None = None, delivered: str | None = None
+    ) -> R:
+        """Runs a call on a thread of the lane. One that gets none in the seconds that it was given is a Timeout.
+
+        A call that names no time waits in line: many at once take long, and none of them is late. `delivered` is of its message.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[R] = loop.create_future()
         # Before it begins: a close of another thread that comes between has it withdrawn.
@@ -225,10 +239,19 @@ class AsyncClient:
             except RuntimeError:
                 pass  # The loop was closed: nobody waits.
 
+        def give_up() -> None:
+            if call.cancel() and not waiter.done():
+                late = Timeout(f"no thread was free for the call within {seconds:g} s", "DEADLINE_EXCEEDED", remedy=_BUSY)
+                late.delivered = delivered
+                waiter.set_exception(late)
+
         call.add_done_callback(ended)
+        timer = None if seconds is None or seconds == math.inf else loop.call_later(max(seconds, _BEGINS), give_up)
         try:
             return await waiter
         finally:
+            if timer is not None:
+                timer.cancel()
             # Early only where the task was cancelled, or its loop is gone.
             if not call.done():
                 call.cancel()
@@ -284,15 +307,18 @@ class AsyncMutableSet:
     async def read(self, rows: Any = slice(None), keys: Keys = None, *, deadline: float | None = None) -> Rows:
         """Reads rows as `tensorlane.MutableSet.read` does. A task that is cancelled withdraws the read."""
         cancel = Cancel()
-        return await self._client._run("get", cancel, functools.partial(self.set.read, rows, keys, deadline=deadline, cancel=cancel))
+        read = functools.partial(self.set.read, rows, keys, deadline=deadline, cancel=cancel)
+        return await self._client._run("get", cancel, read, deadline)
 
     async def write(self, rows: Any, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
         """Writes rows as `tensorlane.MutableSet.write` does. A commit that has begun comes to its end."""
-        return await self._client._run("put", None, functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline))
+        write = functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline)
+        return await self._client._run("put", None, write, deadline)
 
     async def extend(self, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
         """Writes rows behind the last extension, as `tensorlane.MutableSet.extend` does."""
-        return await self._client._run("put", None, functools.partial(self.set.extend, values, expects=expects, deadline=deadline))
+        extend = functools.partial(self.set.extend, values, expects=expects, deadline=deadline)
+        return await self._client._run("put", None, extend, deadline)
 
     async def flush(self) -> SetStatus:
         """Brings what was committed to the disk, as `tensorlane.MutableSet.flush` does."""

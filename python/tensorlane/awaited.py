@@ -201,7 +201,8 @@ class AsyncChannelWriter(_End):
 
     async def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Writes a message, as `ChannelWriter.write` does. Cancelled after it began, it comes to its end all the same."""
-        return await self._client._run("write", None, functools.partial(self._end.write, value, timeout=timeout))
+        write = functools.partial(self._end.write, value, timeout=timeout)
+        return await self._client._run("write", None, write, timeout)
 
     @property
     def readers(self) -> int:
@@ -303,11 +304,12 @@ class AsyncPipe(_End):
         write = functools.partial(
             self._end.write, tensors, metadata=metadata, payloads=payloads, about=about, timeout=timeout
         )
-        await self._client._run("write", None, write)
+        await self._client._run("write", None, write, timeout, "no")
 
     async def write_value(self, value: Any, *, pickle: bool = False, timeout: float | None = None) -> None:
         """Writes a nested value, as `Pipe.write_value` does."""
-        await self._client._run("write", None, functools.partial(self._end.write_value, value, pickle=pickle, timeout=timeout))
+        write = functools.partial(self._end.write_value, value, pickle=pickle, timeout=timeout)
+        await self._client._run("write", None, write, timeout, "no")
 
     async def read_descriptor(self, *, timeout: float | None = None) -> Descriptor | None:
         """Takes the descriptor of the next message; None when the other end has finished. Cancelled, it loses none."""
@@ -428,4 +430,4 @@ def _newest(end: ChannelReader, kept: Message | None) -> Message | None:
 
 
 def _whole(descriptor: Descriptor) -> list[Received]:
-    return [descriptor.read()]
+    return [descriptor.read_or_return()]

@@ -112,6 +112,14 @@ class Descriptor:
         self._came = None
         return Received(self.metadata, payloads, [_placed(one, place) for one, place in zip(came, places)])
 
+    def read_or_return(self) -> Received:
+        """Reads all of it, mapped. A read that fails gives it up: it comes again, also while the exception lives, which has it."""
+        try:
+            return self.read()
+        except BaseException:
+            self.release()
+            raise
+
     def release(self) -> None:
         """Gives it up unread."""
         self._came = None
@@ -248,7 +256,7 @@ class Pipe:
     def read(self, *, timeout: float | None = None) -> Received | None:
         """Reads the next message, all of it mapped; None when the other end has finished."""
         descriptor = self.read_descriptor(timeout=timeout)
-        return None if descriptor is None else descriptor.read()
+        return None if descriptor is None else descriptor.read_or_return()
 
     def finish(self) -> None:
         """Says that this end writes nothing more. Reading goes on."""

@@ -204,7 +204,8 @@ def _check_memory(out: Any, torch: Any) -> None:
 def _check_elements(shape: Sequence[int], strides: Sequence[int]) -> None:
     """Raises where several elements lie at one place, as those of an expanded tensor do."""
     if 0 not in shape and any(size > 1 and stride == 0 for size, stride in zip(shape, strides)):
-        raise Unsupported("out is expanded: several of its elements lie at one place", remedy="pass a copy of it: out.clone() or out.copy()")
+        what = "out is expanded: several of its elements lie at one place"
+        raise Unsupported(what, remedy="pass a copy of it: out.clone() or out.copy()")
 
 
 def _elsewhere(out: Any) -> Unsupported:

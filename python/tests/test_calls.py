@@ -198,12 +198,16 @@ def test_a_signal_that_a_program_handles_does_not_end_a_wait(client):
         client.unname("after/signal")
 
 
+def pickled(error):
+    return pickle.loads(pickle.dumps(error))
+
+
 def kinds(kind=tensorlane.Error):
     return {kind}.union(*(kinds(below) for below in kind.__subclasses__()))
 
 
 @pytest.mark.parametrize("kind", sorted(kinds(), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+@pytest.mark.parametrize("again", [pickled, copy.copy, copy.deepcopy], ids=lambda again: again.__name__)
 def test_an_exception_travels_with_all_that_is_known_of_it(kind, again):
     error = kind("it went wrong", "PIPE_LOST", {"pipe": "7"}, remedy="connect again")
     error.delivered = "unknown"

@@ -148,6 +148,24 @@ def test_a_read_whose_copy_fails_after_all_is_tried_again(ends):
         descriptor.read()
 
 
+def test_a_message_whose_read_failed_comes_again_while_the_exception_lives(ends, monkeypatch):
+    near, far = ends
+    writes = [begun(near, metadata=word) for word in ("first", "second")]
+
+    def fail(self, places=None):
+        raise tensorlane.Exhausted("no room", "ARENA_FULL")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensorlane.Descriptor, "read", fail)
+        try:
+            far.read()
+        except tensorlane.Exhausted:
+            patch.undo()
+            assert [far.read().metadata for _ in range(2)] == [b"first", b"second"]
+    for writing in writes:
+        writing.wait()
+
+
 def test_a_write_is_done_when_the_other_end_has_read_it_and_not_before(ends):
     near, far = ends
     done = threading.Event()
