@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import threading
+import time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -26,7 +28,7 @@ from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, Mapping
 from . import client as blocking
 from ._tensorlane import Cancel, Stored
 from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe, AsyncWatch
-from .errors import Error
+from .errors import Error, NotFound, Timeout, Withdrawn
 from .local import local as blocking_local
 from .mutable import Committed, Keys, MutableSet, Rows, SetStatus
 from .structures import Structure
@@ -39,6 +41,17 @@ GETS_MAX = 256
 
 NEXT_MAX = 256
 """Readers, pipes, listeners and watches of a client that wait at once for what comes next; each costs a thread, too."""
+
+WRITES_MAX = 256
+"""Writes to channels and pipes of a client under way at once, which wait for readers; each costs a thread, too."""
+
+_STEP = 2.0
+"""Seconds within which a wait for a channel or a listener ends that was withdrawn."""
+
+_BEGINS = 1.0
+"""Seconds within which a thread that is free begins."""
+
+_BUSY = "await fewer calls of the kind at once, or open another client"
 
 _PUTS_MAX = 32
 _SHORT_MAX = 4
@@ -55,7 +68,9 @@ def _call(
         cancel: Any = (kwargs.get("cancel") or Cancel()) if withdrawn else None
         if withdrawn:
             kwargs["cancel"] = cancel
-        return await self._run(lane, cancel, functools.partial(method, self._client, *args, **kwargs))
+        given: dict[str, Any] = dict(kwargs)
+        deadline = None if given.get("deadline") is None else given["deadline"] + (given.get("wait") or 0.0)
+        return await self._run(lane, cancel, functools.partial(method, self._client, *args, **kwargs), deadline)
 
     functools.update_wrapper(awaited, method)
     return awaited
@@ -64,17 +79,19 @@ def _call(
 class AsyncClient:
     """A connection to a sidecar, for one event loop. Its methods are those of `tensorlane.Client`.
 
-    Puts, gets and short calls have threads of their own, so that a put never waits behind the gets that wait for it. A forked
-    child opens its own client.
+    Puts, gets, writes to channels and pipes, and short calls have threads of their own: a put never waits behind the gets that wait
+    for it, nor behind readers. A forked child opens its own client.
     """
 
     def __init__(self, client: blocking.Client):
         """Wraps a client, which this one closes."""
         self._client, self._process, self._closed = client, os.getpid(), False
-        bounds = {"get": GETS_MAX, "put": _PUTS_MAX, "short": _SHORT_MAX, "next": NEXT_MAX}
+        bounds = {"get": GETS_MAX, "put": _PUTS_MAX, "short": _SHORT_MAX, "next": NEXT_MAX, "write": WRITES_MAX}
         self._lanes = {lane: ThreadPoolExecutor(most, f"tensorlane-{lane}") for lane, most in bounds.items()}
         self._pending: set[Cancel] = set()
         self._ends: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Ends come by the loop, and are closed by another thread.
+        self._ends_lock = threading.Lock()
         _clients.add(self)
 
     @property
@@ -94,7 +111,7 @@ class AsyncClient:
 
     async def put(self, x: Any, name: str | None = None, **options: Any) -> Any:
         """Stores an array, or nested dicts and lists of arrays, as `tensorlane.Client.put` does."""
-        return await self._run("put", None, functools.partial(self._client.put, x, name, **options))
+        return await self._run("put", None, functools.partial(self._client.put, x, name, **options), options.get("deadline"))
 
     # Sealing what it gives is a short call that is not awaited; `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
     empty = _call("put", blocking.Client.empty)
@@ -147,8 +164,9 @@ class AsyncClient:
         self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
     ) -> AsyncChannelReader:
         """Attaches to a channel, as `tensorlane.Client.channel_reader` does."""
-        make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, wait=wait, pickle=pickle)
-        return AsyncChannelReader(self, await self._run("get", None, make))
+        make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, pickle=pickle)
+        cancel = Cancel()
+        return AsyncChannelReader(self, await self._run("get", cancel, functools.partial(_in_steps, make, wait, cancel)))
 
     def watch(self, prefix: str = "", *, after: str | None = None, peer: str | None = None) -> AsyncWatch:
         """Watches the names of a peer that begin so, as `tensorlane.Client.watch` does: `async for event in client.watch()`."""
@@ -160,7 +178,8 @@ class AsyncClient:
 
     async def connect_pipe(self, to: str, *, wait: float | None = None) -> AsyncPipe:
         """Connects to a listener, as `tensorlane.Client.connect_pipe` does."""
-        return AsyncPipe(self, await self._run("get", None, functools.partial(self._client.connect_pipe, to, wait=wait)))
+        connect, cancel = functools.partial(self._client.connect_pipe, to), Cancel()
+        return AsyncPipe(self, await self._run("get", cancel, functools.partial(_in_steps, connect, wait, cancel)))
 
     async def create_set(
         self,
@@ -189,12 +208,30 @@ class AsyncClient:
             raise Error("this client belongs to the parent of this process", remedy="connect in each process")
         return self._lanes[lane].submit(work)
 
-    async def _run(self, lane: str, cancel: Cancel | None, work: Callable[[], R]) -> R:
-        call = self._begin(lane, work)
+    def _add_end(self, end: Any) -> None:
+        with self._ends_lock:
+            self._ends.add(end)
+        if self._closed:
+            end.close()
+
+    async def _run(
+        self, lane: str, cancel: Cancel | None, work: Callable[[], R], seconds: float | None = None, delivered: str | None = None
+    ) -> R:
+        """Runs a call on a thread of the lane. One that gets none in the seconds that it was given is a Timeout.
+
+        A call that names no time waits in line: many at once take long, and none of them is late. `delivered` is of its message.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[R] = loop.create_future()
+        # Before it begins: a close of another thread that comes between has it withdrawn.
         if cancel is not None:
             self._pending.add(cancel)
+        try:
+            call = self._begin(lane, work)
+        except BaseException:
+            if cancel is not None:
+                self._pending.discard(cancel)
+            raise
 
         def ended(call: Future[R]) -> None:
             try:
@@ -202,10 +239,19 @@ class AsyncClient:
             except RuntimeError:
                 pass  # The loop was closed: nobody waits.
 
+        def give_up() -> None:
+            if call.cancel() and not waiter.done():
+                late = Timeout(f"no thread was free for the call within {seconds:g} s", "DEADLINE_EXCEEDED", remedy=_BUSY)
+                late.delivered = delivered
+                waiter.set_exception(late)
+
         call.add_done_callback(ended)
+        timer = None if seconds is None or seconds == math.inf else loop.call_later(max(seconds, _BEGINS), give_up)
         try:
             return await waiter
         finally:
+            if timer is not None:
+                timer.cancel()
             # Early only where the task was cancelled, or its loop is gone.
             if not call.done():
                 call.cancel()
@@ -219,8 +265,12 @@ class AsyncClient:
 
     def _end_waits(self) -> None:
         self._closed = True
+        if self._process != os.getpid():
+            return  # All of it is the parent's.
         self._withdraw(list(self._pending))
-        for end in list(self._ends):
+        with self._ends_lock:
+            ends = list(self._ends)
+        for end in ends:
             end.close()
 
     async def close(self) -> None:
@@ -257,15 +307,18 @@ class AsyncMutableSet:
     async def read(self, rows: Any = slice(None), keys: Keys = None, *, deadline: float | None = None) -> Rows:
         """Reads rows as `tensorlane.MutableSet.read` does. A task that is cancelled withdraws the read."""
         cancel = Cancel()
-        return await self._client._run("get", cancel, functools.partial(self.set.read, rows, keys, deadline=deadline, cancel=cancel))
+        read = functools.partial(self.set.read, rows, keys, deadline=deadline, cancel=cancel)
+        return await self._client._run("get", cancel, read, deadline)
 
     async def write(self, rows: Any, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
         """Writes rows as `tensorlane.MutableSet.write` does. A commit that has begun comes to its end."""
-        return await self._client._run("put", None, functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline))
+        write = functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline)
+        return await self._client._run("put", None, write, deadline)
 
     async def extend(self, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
         """Writes rows behind the last extension, as `tensorlane.MutableSet.extend` does."""
-        return await self._client._run("put", None, functools.partial(self.set.extend, values, expects=expects, deadline=deadline))
+        extend = functools.partial(self.set.extend, values, expects=expects, deadline=deadline)
+        return await self._client._run("put", None, extend, deadline)
 
     async def flush(self) -> SetStatus:
         """Brings what was committed to the disk, as `tensorlane.MutableSet.flush` does."""
@@ -302,6 +355,20 @@ async def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str,
             yield awaited
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+def _in_steps(make: Callable[..., R], wait: float | None, cancel: Cancel) -> R:
+    """Makes an end that may not be there yet, by waits of which each is short: one of these is withdrawn by nothing."""
+    until = time.monotonic() + (wait or 0.0)
+    while True:
+        left = until - time.monotonic()
+        if left <= _STEP:
+            return make(wait=wait if wait is None else max(0.0, left))
+        try:
+            return make(wait=_STEP)
+        except (NotFound, Timeout):
+            if cancel.cancelled:
+                raise Withdrawn("the wait was withdrawn", "WITHDRAWN") from None
 
 
 def _settle(waiter: asyncio.Future[R], call: Future[R]) -> None:

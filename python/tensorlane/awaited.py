@@ -1,7 +1,7 @@
 """Ends of channels and pipes for asyncio, which `tensorlane.aio.AsyncClient` makes.
 
 Whatever is taken (a message, a descriptor, a pipe that was connected) is taken by a thread. A task that is cancelled meanwhile
-loses nothing: the next one that asks gets it.
+loses nothing: the next one that asks gets it. Time counts from the call on, also while other tasks ask before.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import time
 import weakref
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generic, Sequence, TypeVar
 
 from .channels import ChannelReader, ChannelWriter, Message, Value
-from .errors import Timeout
+from .errors import Error, Timeout, WatchCut
 from .pipes import Bytes, Descriptor, Listener, Pipe, Received
 from .watching import Watch, WatchEvent
 
@@ -23,35 +25,136 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_STEP = 0.05
+"""Seconds of one wait of a reader's thread: what is written later than that after a task was cancelled is taken for nobody.
+
+One try waits as long for the tasks before it.
+"""
+
+_GRACE = 1.0
+"""Seconds within which a thread begins, and comes back when its time is over."""
+
+
+class _Wait(Generic[T]):
+    """A wait of a thread for the next result."""
+
+    call: Future[list[T]]
+    """In a list, which whoever asks empties: the thread keeps what it gave for a moment, and a message must not be held by that."""
+
+    def __init__(self, until: float):
+        self.until, self.is_left = until, False
+
+    def leave(self) -> None:
+        """Notes that nobody asks any more: the thread ends with its step, and what it has taken by then is kept."""
+        self.until, self.is_left = -math.inf, True
+
+    @property
+    def is_vain(self) -> bool:
+        """True where it ended without anything."""
+        return self.call.done() and (self.call.cancelled() or isinstance(self.call.exception(), Timeout))
+
 
 class _Next(Generic[T]):
-    """Next result of an end: one thread waits for it, whoever asks."""
+    """Next result of an end: one thread waits for it, whoever asks.
 
-    def __init__(self, client: AsyncClient, take: Callable[..., T], what: str):
-        self._client, self._take, self._what = client, take, what
-        self._turn = asyncio.Lock()
-        # In a list, which whoever asks empties: the thread keeps what it gave for a moment, and a message must not be held by that.
-        self._waits: Future[list[T]] | None = None
+    With `step` the thread takes nothing when nobody asks. Without, it goes on for ever: each wait is a request to the sidecar, and what
+    is taken early is as good later. `renew` is given what was taken for nobody, and gives what a call gets instead of it.
+    """
+
+    def __init__(
+        self, client: AsyncClient, take: Callable[..., T], what: str, *, step: float = math.inf, renew: Callable[[T], T] | None = None
+    ):
+        self._client, self._take, self._what, self._step, self._renew = client, take, what, step, renew
+        self._line = asyncio.Lock()
+        self._wait: _Wait[T] | None = None
 
     async def __call__(self, timeout: float | None) -> T:
-        seconds = self._client.deadline if timeout is None else timeout
-        async with self._turn:
-            if self._waits is None:
-                # One try waits for nobody; else whoever asks has a deadline, and the thread has none.
-                waits = 0.0 if seconds == 0 else math.inf
-                self._waits = self._client._begin("next", functools.partial(self._taken, waits))
-                seconds = math.inf if waits == 0 else seconds
-            if not await _settles(self._waits, seconds):
-                raise Timeout(f"{self._what} did not come within {seconds:g} s", "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
-            waited, self._waits = self._waits, None
-            return waited.result().pop()
+        until = self.until(timeout)
+        async with self.turn(until):
+            return await self.take(until)
 
-    def _taken(self, timeout: float) -> list[T]:
-        return [self._take(timeout=timeout)]
+    def until(self, timeout: float | None) -> float:
+        """The time of the clock at which a call is over."""
+        return time.monotonic() + (self._client.deadline if timeout is None else timeout)
+
+    @asynccontextmanager
+    async def turn(self, until: float) -> AsyncIterator[None]:
+        """The turn of one task: the others wait in line, and their time counts."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(None if until == math.inf else max(until - began, _STEP)):
+                await self._line.acquire()
+        except TimeoutError:
+            raise self._late(until - began) from None
+        try:
+            yield
+        finally:
+            self._line.release()
+
+    async def take(self, until: float) -> T:
+        """Takes the next result, by the task whose turn it is."""
+        began = time.monotonic()
+        while True:
+            wait = self._asked(until)
+            # A thread that ends by itself is waited for: it has one try at least.
+            latest = until + _GRACE if wait.until <= until else max(until, time.monotonic() + _STEP)
+            try:
+                is_over = await _settles(wait.call, latest)
+            except BaseException:
+                self._leave(wait)
+                raise
+            if not is_over:
+                self._leave(wait)
+                raise self._late(until - began)
+            if wait.is_left and self._renew is not None and not wait.is_vain and wait.call.exception() is None:
+                self._wait = wait = self._renewed(wait)
+                await _settles(wait.call, math.inf)
+            self._wait = None
+            try:
+                return wait.call.result().pop()
+            except Timeout:
+                # Of a thread that was told to end before somebody asked again.
+                if time.monotonic() >= until:
+                    raise self._late(until - began) from None
+
+    def _asked(self, until: float) -> _Wait[T]:
+        """The wait that goes on, or a new one."""
+        if self._wait is None or self._wait.is_vain:
+            is_one_try = until <= time.monotonic()
+            self._wait = _Wait(until if is_one_try or self._step < math.inf else math.inf)
+            self._wait.call = self._client._begin("next", functools.partial(self._taken, self._wait))
+        elif self._step < math.inf:
+            self._wait.until = until
+        return self._wait
+
+    def _renewed(self, kept: _Wait[T]) -> _Wait[T]:
+        fresh: _Wait[T] = _Wait(-math.inf)
+        renew, taken = self._renew, kept.call.result()
+        assert renew is not None
+        fresh.call = self._client._begin("next", lambda: [renew(taken.pop())])
+        return fresh
+
+    def _leave(self, wait: _Wait[T]) -> None:
+        if wait.call.cancel():
+            self._wait = None
+        elif self._step < math.inf:
+            wait.leave()
+
+    def _taken(self, wait: _Wait[T]) -> list[T]:
+        while True:
+            try:
+                return [self._take(timeout=max(0.0, min(self._step, wait.until - time.monotonic())))]
+            except Timeout:
+                if wait.until <= time.monotonic():
+                    raise
+
+    def _late(self, seconds: float) -> Timeout:
+        words = f"{self._what} did not come within {max(0.0, seconds):.3g} s"
+        return Timeout(words, "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
 
 
-async def _settles(call: Future[Any], seconds: float) -> bool:
-    """Waits for a call of a thread; False where it goes on after so many seconds."""
+async def _settles(call: Future[Any], until: float) -> bool:
+    """Waits for a call of a thread; False where it goes on at that time of the clock."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
@@ -63,7 +166,8 @@ async def _settles(call: Future[Any], seconds: float) -> bool:
 
     call.add_done_callback(told)
     try:
-        await asyncio.wait_for(done.wait(), None if seconds == math.inf else seconds)
+        async with asyncio.timeout(None if until == math.inf else max(0.0, until - time.monotonic())):
+            await done.wait()
     except TimeoutError:
         return call.done()
     return True
@@ -77,7 +181,7 @@ class _End:
         # What waits for it is withdrawn then.
         self._closes = weakref.finalize(self, end.close)
         self._closes.atexit = False
-        client._ends.add(end)
+        client._add_end(end)
 
     async def close(self) -> None:
         """Closes it as the blocking one does; calls that wait end."""
@@ -97,7 +201,8 @@ class AsyncChannelWriter(_End):
 
     async def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Writes a message, as `ChannelWriter.write` does. Cancelled after it began, it comes to its end all the same."""
-        return await self._client._run("put", None, functools.partial(self._end.write, value, timeout=timeout))
+        write = functools.partial(self._end.write, value, timeout=timeout)
+        return await self._client._run("write", None, write, timeout)
 
     @property
     def readers(self) -> int:
@@ -122,7 +227,9 @@ class AsyncChannelReader(_End):
 
     def __init__(self, client: AsyncClient, end: ChannelReader):
         super().__init__(client, end)
-        self._next: _Next[Message | None] = _Next(client, end.read, f"a message of {end.name}")
+        renew = functools.partial(_newest, end) if end.policy == "latest" else None
+        self._next: _Next[Message | None] = _Next(client, end.read, f"a message of {end.name}", step=_STEP, renew=renew)
+        self._dropped = 0
 
     @property
     def route(self) -> str:
@@ -132,11 +239,20 @@ class AsyncChannelReader(_End):
     @property
     def dropped(self) -> int:
         """Number of messages that this reader missed so far, in a channel that drops."""
-        return self._end.dropped
+        return self._dropped
 
     async def read(self, *, timeout: float | None = None) -> Message | None:
-        """Takes the next message; None when the writer has finished. Cancelled, it loses none."""
-        return await self._next(timeout)
+        """Takes the next message; None when the writer has finished.
+
+        Cancelled, it loses none: what was just taken then is what the next call gets, or a newer one where the policy is "latest".
+        """
+        message = await self._next(timeout)
+        if message is None:
+            # Behind the last message, too.
+            self._dropped = max(self._dropped, self._end.dropped)
+        else:
+            self._dropped += message.dropped
+        return message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while (message := await self.read(timeout=math.inf)) is not None:
@@ -157,6 +273,8 @@ class AsyncPipe(_End):
     def __init__(self, client: AsyncClient, end: Pipe):
         super().__init__(client, end)
         self._next: _Next[Descriptor | None] = _Next(client, end.read_descriptor, f"a message of {end.client}")
+        # What a read began to bring, of which the task was cancelled.
+        self._reading: Future[list[Received]] | None = None
 
     @property
     def peer(self) -> str:
@@ -186,24 +304,36 @@ class AsyncPipe(_End):
         write = functools.partial(
             self._end.write, tensors, metadata=metadata, payloads=payloads, about=about, timeout=timeout
         )
-        await self._client._run("put", None, write)
+        await self._client._run("write", None, write, timeout, "no")
 
     async def write_value(self, value: Any, *, pickle: bool = False, timeout: float | None = None) -> None:
         """Writes a nested value, as `Pipe.write_value` does."""
-        await self._client._run("put", None, functools.partial(self._end.write_value, value, pickle=pickle, timeout=timeout))
+        write = functools.partial(self._end.write_value, value, pickle=pickle, timeout=timeout)
+        await self._client._run("write", None, write, timeout, "no")
 
     async def read_descriptor(self, *, timeout: float | None = None) -> Descriptor | None:
         """Takes the descriptor of the next message; None when the other end has finished. Cancelled, it loses none."""
         return await self._next(timeout)
 
     async def receive(self, descriptor: Descriptor, places: Sequence[Any] | None = None) -> Received:
-        """Reads a message, as `Descriptor.read` does."""
+        """Reads a message, as `Descriptor.read` does. Cancelled after it began, it comes to its end: the writer hears that it was read."""
         return await self._client._run("get", None, functools.partial(descriptor.read, places))
 
     async def read(self, *, timeout: float | None = None) -> Received | None:
-        """Reads the next message, all of it mapped; None when the other end has finished."""
-        descriptor = await self.read_descriptor(timeout=timeout)
-        return None if descriptor is None else await self.receive(descriptor)
+        """Reads the next message, all of it mapped; None when the other end has finished.
+
+        Cancelled, it loses none: a message that was being read then is what the next `read` gives.
+        """
+        until = self._next.until(timeout)
+        async with self._next.turn(until):
+            if self._reading is None:
+                descriptor = await self._next.take(until)
+                if descriptor is None:
+                    return None
+                self._reading = self._client._begin("get", functools.partial(_whole, descriptor))
+            await _settles(self._reading, math.inf)
+            reading, self._reading = self._reading, None
+            return reading.result().pop()
 
     async def finish(self) -> None:
         """Says that this end writes nothing more. Reading goes on."""
@@ -256,15 +386,23 @@ class AsyncWatch(_End):
     def __init__(self, client: AsyncClient, end: Watch):
         super().__init__(client, end)
         self._next: _Next[WatchEvent] = _Next(client, end.next, f"a change of a name that begins with {end.prefix!r}")
+        # That of the thread runs ahead of what was given.
+        self._revision = end.revision
 
     @property
     def revision(self) -> str | None:
         """Revision from which another watch goes on without missing or repeating an event; None before `synced`."""
-        return self._end.revision
+        return self._revision
 
     async def next(self, *, timeout: float | None = None) -> WatchEvent:
         """Takes the next event, as `Watch.next` does. Cancelled, it loses none."""
-        return await self._next(timeout)
+        try:
+            event = await self._next(timeout)
+        except WatchCut:
+            self._revision = None
+            raise
+        self._revision = event.revision or self._revision
+        return event
 
     async def __aiter__(self) -> AsyncIterator[WatchEvent]:
         while True:
@@ -275,3 +413,21 @@ class AsyncWatch(_End):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _newest(end: ChannelReader, kept: Message | None) -> Message | None:
+    """The newest message, where that is not the one that was taken for nobody."""
+    try:
+        newer = None if kept is None else end.read(timeout=0)
+    except Error:
+        # None is there, or as many are held as may be; what ended the channel is told again.
+        return kept
+    if kept is None or newer is None:
+        return kept
+    newer.dropped += kept.dropped + 1
+    kept.release()
+    return newer
+
+
+def _whole(descriptor: Descriptor) -> list[Received]:
+    return [descriptor.read_or_return()]

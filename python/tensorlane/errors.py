@@ -30,7 +30,8 @@ class Error(Exception):
         return f"{head}\nhint: {self.remedy}" if self.remedy else head
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.reason, self.details, self.remedy)
+        # With what was set later: `delivered`, notes.
+        return type(self), (self.message, self.reason, self.details, self.remedy), self.__dict__
 
 
 class NotFound(Error, LookupError):

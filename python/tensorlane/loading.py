@@ -11,7 +11,7 @@ import numpy as np
 from . import dtypes, opaque
 from .errors import Error, Invalid, Unsupported
 from .sets import PLAIN, Path, Set
-from .tensor import Tensor, check_writable, copy_into
+from .tensor import Tensor, check_writable, copy_into, writing
 
 _GATHER = "load it by torch.distributed.checkpoint.state_dict.set_model_state_dict(module, got.torch(), options=...)"
 
@@ -188,7 +188,8 @@ def _check_converts(key: str, given: str, target: Any, is_torch: bool) -> None:
 def _copy(leaf: Tensor, target: Any) -> None:
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(target, torch.Tensor):
-        leaf._copy_to(target)
+        with writing(target):
+            leaf._copy_to(target)
     elif dtypes.of_numpy(target.dtype) == leaf.dtype:
         copy_into(leaf, target)
     else:

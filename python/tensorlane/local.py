@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
+import weakref
 from contextlib import contextmanager
 from typing import Iterator
 
@@ -19,8 +21,10 @@ SOCKETS = "TENSORLANE_SOCKETS"
 
 _PATIENCE = 20.0
 
-# The sidecar ends when the standard input ends, and so when the last process that holds the other end is gone, however it
-# went. Then its directory goes, too.
+_BYE = b"bye\n"
+
+# The sidecar ends at a line of the standard input, or when that ends, and so when the last process that holds the other end is
+# gone, however it went. Then its directory goes, too.
 _KEEPER = """
 exec 3<&0 </dev/null
 "$1" 3<&- & sidecar=$!
@@ -32,8 +36,14 @@ exit "$code"
 """
 
 
+_running: weakref.WeakSet[Sidecar] = weakref.WeakSet()
+
+
 class Sidecar:
-    """A running sidecar with a temporary directory. Use it as a context, or end it with `close`."""
+    """A running sidecar with a temporary directory. Use it as a context, or end it with `close`.
+
+    It is that of the process that made it: forked children use it, and do not keep it.
+    """
 
     directory: str
     """Directory of its sockets: what TENSORLANE_SOCKETS is set to for other processes."""
@@ -44,15 +54,23 @@ class Sidecar:
         self.directory = os.path.join(self._root, "sockets")
         os.mkdir(self.directory)
         self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            ["sh", "-c", _KEEPER, "tensorlane-keeper", sidecar, self._root],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            env=self._environment(arena, settings or {}),
-            # ^C at a terminal is for the program, which still needs its tensors while it ends.
-            start_new_session=True,
-        )
+        self._owner = os.getpid()
+        try:
+            self._process = subprocess.Popen(
+                ["sh", "-c", _KEEPER, "tensorlane-keeper", sidecar, self._root],
+                # Without a buffer, which a child that was forked would have, too.
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                env=self._environment(arena, settings or {}),
+                # ^C at a terminal is for the program, which still needs its tensors while it ends.
+                start_new_session=True,
+            )
+        except BaseException:
+            self._tidy()
+            raise
+        _running.add(self)
         try:
             self._wait()
         except BaseException:
@@ -87,14 +105,27 @@ class Sidecar:
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Ends it and removes its directory. Arrays that are mapped stay readable."""
-        if self._process.stdin:
+        """Ends it and removes its directory, whatever children live. Arrays that are mapped stay readable. Nothing in a forked child."""
+        if self._owner != os.getpid():
+            return
+        _running.discard(self)
+        if self._process.stdin and not self._process.stdin.closed:
+            try:
+                # Who else holds this end, such as a child that was forked without Python's doing, keeps nothing from ending.
+                if self._process.poll() is None:
+                    self._process.stdin.write(_BYE)
+            except OSError:
+                pass  # It has ended.
             self._process.stdin.close()
         try:
             self._process.wait(timeout=_PATIENCE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # The keeper, and the sidecar in its session.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._tidy()
+
+    def _tidy(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
         self._log.close()
 
@@ -105,9 +136,20 @@ class Sidecar:
         self.close()
 
 
+def _let_go() -> None:
+    """Leaves the sidecars to the parent of this child, so that they end with that one."""
+    for sidecar in list(_running):
+        if sidecar._process.stdin:
+            sidecar._process.stdin.close()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 @contextmanager
 def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str, str] | None = None) -> Iterator[Client]:
-    """Starts a sidecar for this program and connects to it. It ends with the context, or with the program.
+    """Starts a sidecar for this program and connects to it. It ends with the context, or with the program, whatever children live.
 
     Other processes of this program find it in `client.directory`; with `export` it is in TENSORLANE_SOCKETS meanwhile, which
     processes inherit that are started then. `arena` is its memory, `settings` are further variables of docs/configuration.md.

@@ -82,12 +82,15 @@ class Descriptor:
         self._core = core
         self.sequence, self.metadata, self.payloads = core.sequence, core.metadata, list(core.payloads)
         self.tensors = [TensorDescriptor(dtype, tuple(shape), nbytes, about) for dtype, shape, nbytes, about in core.tensors]
+        # Payloads and tensors that came, until all are where they belong.
+        self._came: tuple[list[bytes], list[Tensor | None]] | None = None
 
     def read(self, places: Sequence[Any] | None = None) -> Received:
         """Brings the bytes, and tells the writer that its message was read.
 
         A place for each tensor: None maps it without a copy, an array of the same type and shape is copied into, SKIP leaves
-        it. Without places all are mapped. A read that fails may be tried again.
+        it. Without places all are mapped. Places that cannot be written are refused before. A read that fails may be tried again, with
+        SKIP for what it left.
         """
         if places is None:
             places = [None] * len(self.tensors)
@@ -96,20 +99,30 @@ class Descriptor:
             raise Invalid(words, "LAYOUT_MISMATCH", remedy="give a place for each of descriptor.tensors")
         for place, tensor in zip(places, self.tensors):
             if place is not None and place is not SKIP:
-                check_fits(tensor.dtype, tensor.shape, place)
-        payloads, acquired = self._core.read([place is not SKIP for place in places])
-        got = [None if one is None else Tensor(one) for one in acquired]
+                check_fits(tensor.dtype, tensor.shape, place, on_host=True)
+        if self._came is None:
+            payloads, acquired = self._core.read([place is not SKIP for place in places])
+            self._came = payloads, [None if one is None else Tensor(one) for one in acquired]
+        payloads, came = self._came
+        if any(one is None and place is not SKIP for one, place in zip(came, places)):
+            raise Invalid("the read before left a tensor that is wanted now", "LAYOUT_MISMATCH", remedy="give SKIP in its place again")
+        for one, place in zip(came, places):
+            if one is not None and place is not None and place is not SKIP:
+                copy_into(one, place)
+        self._came = None
+        return Received(self.metadata, payloads, [_placed(one, place) for one, place in zip(came, places)])
+
+    def read_or_return(self) -> Received:
+        """Reads all of it, mapped. A read that fails gives it up: it comes again, also while the exception lives, which has it."""
         try:
-            return Received(self.metadata, payloads, [_placed(tensor, place) for tensor, place in zip(got, places)])
+            return self.read()
         except BaseException:
-            # The traceback would keep the leases for as long as somebody looks at the exception.
-            for leased in got:
-                if leased is not None:
-                    leased.release()
+            self.release()
             raise
 
     def release(self) -> None:
         """Gives it up unread."""
+        self._came = None
         self._core.release()
 
     def __enter__(self) -> Descriptor:
@@ -243,7 +256,7 @@ class Pipe:
     def read(self, *, timeout: float | None = None) -> Received | None:
         """Reads the next message, all of it mapped; None when the other end has finished."""
         descriptor = self.read_descriptor(timeout=timeout)
-        return None if descriptor is None else descriptor.read()
+        return None if descriptor is None else descriptor.read_or_return()
 
     def finish(self) -> None:
         """Says that this end writes nothing more. Reading goes on."""
@@ -354,5 +367,5 @@ def _bytes(given: Bytes) -> bytes:
 def _placed(tensor: Tensor | None, place: Any) -> Any:
     if tensor is None or place is None:
         return tensor
-    with tensor:
-        return copy_into(tensor, place)
+    tensor.release()
+    return None if place is SKIP else place

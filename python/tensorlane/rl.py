@@ -178,13 +178,19 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
             self._latest = _last(rows, self.max_size)
 
     def append(self, data: Any) -> Any:
-        """Writes a batch of rows behind those that any process appended last, round robin, and gives their indices."""
+        """Writes a batch of rows behind those that any process appended last, round robin, and gives their indices.
+
+        Of more rows than the storage has, the last ones stay, as if the others had been written before.
+        """
         leaves = self._given(data, whole=True)
         count = len(next(iter(leaves.values())))
+        left = max(0, count - self.max_size)
+        if left:
+            leaves = {key: leaf[left:] for key, leaf in leaves.items()}
         if self._counts:
-            leaves[WRITTEN] = np.ones(count, dtype=bool)
+            leaves[WRITTEN] = np.ones(count - left, dtype=bool)
         first = self.mutable_set.extend(leaves).first
-        return (first + torch.arange(count)) % self.max_size
+        return (first + torch.arange(-left, count - left)) % self.max_size
 
     def get(self, index: Any) -> Any:
         """Rows of one version: a number, a slice, numbers in a list, array or tensor of any shape, or a mask, among those that count.
@@ -434,7 +440,7 @@ class SetWriter(Writer):  # type: ignore[misc]
         return int(self.extend(one)[0])
 
     def extend(self, data: Any) -> Any:
-        """Writes a batch in one commit; gives its indices."""
+        """Writes a batch in one commit; gives its indices. Of more rows than the storage has, the last ones stay."""
         if len(data) == 0:
             raise Invalid("an extension by no row", remedy="give one at least")
         index = self._storage.append(data)

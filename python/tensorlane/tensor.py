@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, Iterator
 
 import numpy as np
 
@@ -128,12 +129,9 @@ class Tensor(Memory):
         if isinstance(out, np.ndarray):
             np.copyto(out, self.numpy())
         elif torch is not None and isinstance(out, torch.Tensor):
-            # Parameters are written, too, and nothing of it is recorded.
-            with torch.no_grad():
-                out.copy_(self.torch())
+            out.copy_(self.torch())
         else:
-            what = f"out is a {type(out).__name__} on a GPU, and the tensor in memory of the host"
-            raise Unsupported(what, remedy="pass a tensor of torch, or copy .numpy() there")
+            raise _elsewhere(out)
 
     def __enter__(self) -> Tensor:
         return self
@@ -162,8 +160,17 @@ def torch_of(dtype: str, capsule: Callable[[bool], Any]) -> Any:
 def copy_into(tensor: Tensor, out: Any) -> Any:
     """Copies a tensor into an array of numpy or torch, or one on a GPU, of the same shape and type."""
     check_fits(tensor.dtype, tensor.shape, out)
-    tensor._copy_to(out)
+    with writing(out):
+        tensor._copy_to(out)
     return out
+
+
+def writing(out: Any) -> ContextManager[Any]:
+    """Context in which an array is written: parameters of torch, too, and what was made in inference mode."""
+    torch = dtypes.torch_if_imported()
+    if torch is None or not isinstance(out, torch.Tensor):
+        return nullcontext()
+    return torch.inference_mode() if out.is_inference() else torch.no_grad()  # type: ignore[no-any-return]
 
 
 def check_writable(key: str, out: Any) -> None:
@@ -172,9 +179,6 @@ def check_writable(key: str, out: Any) -> None:
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(out, torch.Tensor):
         strides = out.stride()
-        if out.is_inference() and not torch.is_inference_mode_enabled():
-            what = f"{key} is a tensor of torch.inference_mode"
-            raise Unsupported(what, remedy="call this inside of torch.inference_mode()")
     elif isinstance(out, np.ndarray):
         strides = out.strides
         if not out.flags.writeable:
@@ -186,8 +190,8 @@ def check_writable(key: str, out: Any) -> None:
         raise Unsupported(what, remedy="pass a copy of it")
 
 
-def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
-    """Raises where a tensor of that type and shape cannot be copied into `out`."""
+def check_fits(dtype: str, shape: tuple[int, ...], out: Any, *, on_host: bool = False) -> None:
+    """Raises where a tensor of that type and shape, or one `on_host`, cannot be copied into `out`."""
     check_writable("out", out)
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(out, torch.Tensor):
@@ -198,6 +202,8 @@ def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
         # Arrays of jax never change, and do not say so.
         if array.read_only or type(out).__module__.partition(".")[0] in ("jax", "jaxlib"):
             raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
+        if on_host:
+            raise _elsewhere(out)
         if (array.dtype, array.shape) != (dtype, shape):
             given = f"{array.dtype}{list(array.shape)}"
             raise Unsupported(f"out is {given} and the tensor {dtype}{list(shape)}", remedy="pass one of the same type and shape")
@@ -207,3 +213,8 @@ def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
     if not same:
         given = f"{out.dtype}{list(out.shape)}"
         raise Unsupported(f"out is {given} and the tensor {dtype}{list(shape)}", remedy="pass one of the same type and shape")
+
+
+def _elsewhere(out: Any) -> Unsupported:
+    what = f"out is a {type(out).__name__} on a GPU, and the tensor in memory of the host"
+    return Unsupported(what, remedy="pass a tensor of torch, or copy .numpy() there")

@@ -389,8 +389,9 @@ class _WritingEnd:
     def close(self) -> None:
         self._is_closed = True
         self._writer.finish()
-        if self._listener is not None:
-            self._listener.close()
+        # Another thread may be done with it meanwhile.
+        if (listener := self._listener) is not None:
+            listener.close()
         try:
             self._wait_for_readers(_Clock(_ENDS))
         finally:

@@ -166,3 +166,27 @@ except KeyboardInterrupt:
 
 def test_a_keyboard_interrupt_ends_the_loop_the_gets_and_the_sidecar():
     assert said(python(INTERRUPTED)) == "interrupted\n"
+
+
+def test_the_time_of_a_call_counts_while_all_threads_of_its_kind_are_busy(sidecar, monkeypatch):
+    monkeypatch.setattr(tensorlane.aio, "GETS_MAX", 1)
+    monkeypatch.setattr(tensorlane.aio, "WRITES_MAX", 1)
+
+    async def work(client):
+        waiting = asyncio.create_task(client.get("aio/never", wait=600))
+        await begun(client)
+        with pytest.raises(tensorlane.Timeout, match="no thread was free"):
+            await client.get("aio/other", deadline=0.1)
+        waiting.cancel()
+        async with await client.listen("aio/busy") as listener:
+            near = await client.connect_pipe("aio/busy")
+            far = await listener.accept()
+            writing = asyncio.create_task(near.write(metadata="first", timeout=60))
+            descriptor = await far.read_descriptor()
+            with pytest.raises(tensorlane.Timeout, match="no thread was free") as late:
+                await near.write(metadata="second", timeout=0.1)
+            await far.receive(descriptor)
+            await writing
+            return late.value.delivered
+
+    assert run(sidecar, work) == "no"

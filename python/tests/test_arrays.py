@@ -276,3 +276,13 @@ def test_a_scalar_is_no_iterable_and_an_array_has_elements(client):
                 use(client.get(scalar))
         got = client.get(table)
         assert len(got) == 2 and [row.tolist() for row in got] == [[0, 1, 2], [3, 4, 5]] and 5 in got and 6 not in got
+
+
+def test_out_may_be_a_parameter_and_must_have_memory_of_its_own(client):
+    weights = torch.nn.Parameter(torch.zeros(2, 3))
+    with client.put(np.ones((2, 3), "f4")) as stored:
+        assert client.get(stored, out=weights) is weights and weights.sum() == 6 and weights.requires_grad
+        shared = np.lib.stride_tricks.as_strided(np.zeros(3, "f4"), (2, 3), (0, 4))
+        for out in (torch.empty(2, 3, device="meta"), torch.zeros(1, 3).expand(2, 3), shared):
+            with pytest.raises(tensorlane.Unsupported):
+                client.get(stored, out=out)

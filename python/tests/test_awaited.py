@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -145,3 +146,169 @@ async def main():
 asyncio.run(main())
 """
     assert said(python(script, sidecar.directory, name)) == "ends\n"
+
+
+def test_a_reader_of_the_latest_gets_the_newest_after_a_read_that_timed_out(sidecar, client, name):
+    async def work(awaited):
+        got = []
+        with client.channel_writer(name, policy="latest", slots=8) as writer:
+            async with await awaited.channel_reader(name) as reader:
+                for _ in range(3):
+                    with pytest.raises(tensorlane.Timeout):
+                        await reader.read(timeout=0.2)
+                    for number in range(10):
+                        writer.write(bytes([number]))
+                    message = await reader.read()
+                    got.append((message.value, message.dropped, reader.dropped))
+                    message.release()
+        return got
+
+    assert run(sidecar, work) == [(b"\x09", 9, 9), (b"\x09", 9, 18), (b"\x09", 9, 27)]
+
+
+def test_what_a_cancelled_read_took_is_passed_over_for_a_newer_message_and_else_kept(sidecar, client, name):
+    async def work(awaited):
+        got = []
+        with client.channel_writer(name, policy="latest", slots=8) as writer:
+            async with await awaited.channel_reader(name) as reader:
+                for last in (0, 9):
+                    waiting = asyncio.create_task(reader.read(timeout=math.inf))
+                    await asyncio.sleep(0.01)
+                    waiting.cancel()
+                    # Taken by the thread, whose step is not over yet, or left where it is.
+                    writer.write(bytes([0]))
+                    await asyncio.gather(waiting, return_exceptions=True)
+                    wait = reader._next._wait
+                    while wait is not None and not wait.call.done():
+                        await asyncio.sleep(0.005)
+                    for number in range(1, last + 1):
+                        writer.write(bytes([number]))
+                    message = await reader.read()
+                    assert reader.dropped == message.dropped
+                    got.append((message.value, message.dropped))
+                    message.release()
+        return got
+
+    assert run(sidecar, work) == [(b"\x00", 0), (b"\x09", 9)]
+
+
+def test_nothing_is_taken_from_a_channel_for_nobody(sidecar, client, name):
+    async def work(awaited):
+        with client.channel_writer(name, slots=2) as writer:
+            async with await awaited.channel_reader(name, hold=1) as reader:
+                with pytest.raises(tensorlane.Timeout):
+                    await reader.read(timeout=0.02)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.read(timeout=math.inf), 0.02)
+                while not reader._next._wait.call.done():
+                    await asyncio.sleep(0.005)
+                writer.write(b"first")
+                await asyncio.sleep(0.1)
+                assert reader._end.read(timeout=0).value == b"first", "it is there yet"
+        return True
+
+    assert run(sidecar, work)
+
+
+@pytest.mark.parametrize("kind", ["accept", "read_descriptor", "read", "reader", "watch"])
+def test_time_counts_while_another_task_waits_at_the_same_end(sidecar, client, name, kind):
+    async def work(awaited):
+        async with await awaited.listen(name) as listener:
+            near = await awaited.connect_pipe(name)
+            far = await listener.accept()
+            with client.channel_writer(name):
+                reader = await awaited.channel_reader(name)
+                watch = awaited.watch(name)
+                await watch.next()
+                calls = [listener.accept, far.read_descriptor, far.read, reader.read, watch.next]
+                call = {"reader": reader.read, "watch": watch.next, **{one.__name__: one for one in calls[:2]}, "read": far.read}[kind]
+                first = asyncio.create_task(call(timeout=math.inf))
+                await asyncio.sleep(0.02)
+                for timeout in (0.1, 0):
+                    with pytest.raises(tensorlane.Timeout):
+                        await asyncio.wait_for(call(timeout=timeout), 10)
+                assert not first.done()
+                first.cancel()
+                await asyncio.gather(first, return_exceptions=True)
+                await reader.close()
+            del near
+        return True
+
+    assert run(sidecar, work)
+
+
+def test_time_counts_while_all_threads_of_the_client_wait(sidecar, name, monkeypatch):
+    monkeypatch.setattr(tensorlane.aio, "NEXT_MAX", 1)
+
+    async def work(awaited):
+        async with await awaited.listen(name) as listener, await awaited.listen(f"{name}/other") as other:
+            waiting = asyncio.create_task(listener.accept(timeout=math.inf))
+            await asyncio.sleep(0.02)
+            for timeout in (0.1, 0):
+                with pytest.raises(tensorlane.Timeout):
+                    await asyncio.wait_for(other.accept(timeout=timeout), 10)
+            near = await awaited.connect_pipe(name)
+            await waiting
+            another = await awaited.connect_pipe(f"{name}/other")
+            await other.accept(timeout=10)
+            del near, another
+        return True
+
+    assert run(sidecar, work)
+
+
+def test_a_message_whose_read_was_cancelled_while_its_bytes_came_is_read_by_the_next_call(sidecar, name, monkeypatch):
+    begun, goes_on = threading.Event(), threading.Event()
+    read = tensorlane.Descriptor.read
+
+    def slow(self, places=None):
+        begun.set()
+        assert goes_on.wait(20)
+        return read(self, places)
+
+    monkeypatch.setattr(tensorlane.Descriptor, "read", slow)
+
+    async def work(awaited):
+        async with await awaited.listen(name) as listener:
+            near = await awaited.connect_pipe(name)
+            far = await listener.accept()
+            writing = [asyncio.create_task(near.write(metadata=one)) for one in ("first", "second")]
+            reading = asyncio.create_task(far.read())
+            await asyncio.to_thread(begun.wait, 20)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            goes_on.set()
+            got = [(await far.read()).metadata, (await far.read()).metadata]
+            await asyncio.gather(*writing)
+        return sorted(got)
+
+    assert run(sidecar, work) == [b"first", b"second"]
+
+
+def test_writes_that_wait_for_readers_keep_no_put_waiting(sidecar, name):
+    async def work(awaited):
+        async with await awaited.listen(name) as listener:
+            near = await awaited.connect_pipe(name)
+            far = await listener.accept()
+            writes = [asyncio.create_task(near.write(metadata=str(number), timeout=60)) for number in range(40)]
+            await asyncio.sleep(0.05)
+            await asyncio.wait_for(awaited.put(np.arange(3)), 10)
+            for _ in writes:
+                await far.read()
+            await asyncio.gather(*writes)
+        return True
+
+    assert run(sidecar, work)
+
+
+@pytest.mark.parametrize("kind", ["connect_pipe", "channel_reader"])
+def test_a_wait_for_an_end_that_is_not_there_is_withdrawn_with_its_task_and_its_client(sidecar, name, kind):
+    async def main():
+        awaited = await tensorlane.aio.connect(sidecar.directory)
+        waits = [asyncio.create_task(getattr(awaited, kind)(name, wait=600)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        waits[0].cancel()
+        await asyncio.wait_for(awaited.close(), 20)
+        return [type(one) for one in await asyncio.gather(*waits, return_exceptions=True)]
+
+    assert asyncio.run(main()) == [asyncio.CancelledError, tensorlane.Withdrawn]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import signal
 import threading
@@ -195,3 +196,26 @@ def test_a_signal_that_a_program_handles_does_not_end_a_wait(client):
         striker.join()
         signal.signal(signal.SIGUSR1, before)
         client.unname("after/signal")
+
+
+def pickled(error):
+    return pickle.loads(pickle.dumps(error))
+
+
+def kinds(kind=tensorlane.Error):
+    return {kind}.union(*(kinds(below) for below in kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("kind", sorted(kinds(), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("again", [pickled, copy.copy, copy.deepcopy], ids=lambda again: again.__name__)
+def test_an_exception_travels_with_all_that_is_known_of_it(kind, again):
+    error = kind("it went wrong", "PIPE_LOST", {"pipe": "7"}, remedy="connect again")
+    error.delivered = "unknown"
+    error.add_note("while it wrote")
+    error.step = 7
+    other = again(error)
+    assert type(other) is kind and vars(other) == vars(error) and other.args == error.args and str(other) == str(error)
+    assert (other.delivered, other.__notes__, other.step) == ("unknown", ["while it wrote"], 7)
+    other.details["pipe"] = "8"
+    assert error.details == {"pipe": "7"} or again is copy.copy
+    assert again(kind("plain")).delivered is None

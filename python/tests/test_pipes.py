@@ -96,6 +96,76 @@ def test_an_allocation_that_does_not_fit_reads_nothing_and_may_be_tried_again(en
     writing.wait()
 
 
+def test_a_message_is_read_into_parameters_and_what_was_made_in_inference_mode(ends):
+    near, far = ends
+    writing = begun(near, [np.ones(2, np.float32)] * 3)
+    weights = torch.nn.Parameter(torch.zeros(2))
+    with torch.inference_mode():
+        inferred = torch.zeros(2)
+    grown = torch.zeros(2, requires_grad=True)
+    far.read_descriptor().read([weights, inferred, grown])
+    writing.wait()
+    assert [one.tolist() for one in (weights, inferred, grown)] == [[1, 1]] * 3
+    assert weights.requires_grad and weights.is_leaf and weights.grad_fn is None
+
+
+def test_a_place_without_memory_of_its_own_is_refused_before_anything_is_read(ends):
+    near, far = ends
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (near.write([np.ones((2, 3), np.float32)] * 2, timeout=60), done.set()))
+    thread.start()
+    descriptor = far.read_descriptor()
+    shared = np.lib.stride_tricks.as_strided(np.zeros(3, np.float32), (2, 3), (0, 4))
+    sparse = torch.zeros(2, 3).to_sparse()
+    row = torch.zeros(2, 3)
+    for wrong in (torch.empty(2, 3, device="meta"), torch.zeros(1, 3).expand(2, 3), shared, sparse):
+        with pytest.raises(tensorlane.Unsupported):
+            descriptor.read([row, wrong])
+    assert not done.wait(0.1) and row.sum() == 0, "the writer waits yet"
+    descriptor.read([row, None])
+    thread.join(20)
+    assert done.is_set() and row.sum() == 6
+
+
+def test_a_read_whose_copy_fails_after_all_is_tried_again(ends):
+    near, far = ends
+
+    class Odd(torch.Tensor):
+        def copy_(self, *_):
+            raise RuntimeError("this one takes nothing")
+
+    writing = begun(near, [np.full(2, 7.0), np.zeros(3), np.full(2, 8.0)], payloads=[b"all"])
+    descriptor = far.read_descriptor()
+    first, odd = np.zeros(2), torch.zeros(2, dtype=torch.float64).as_subclass(Odd)
+    with pytest.raises(RuntimeError, match="takes nothing"):
+        descriptor.read([first, tensorlane.SKIP, odd])
+    with pytest.raises(tensorlane.Invalid, match="left a tensor"):
+        descriptor.read()
+    received = descriptor.read([first, tensorlane.SKIP, None])
+    assert (received.payloads, first.tolist(), received.tensors[2].numpy().tolist()) == ([b"all"], [7, 7], [8, 8])
+    writing.wait()
+    with pytest.raises(tensorlane.Invalid, match="ask for the next one"):
+        descriptor.read()
+
+
+def test_a_message_whose_read_failed_comes_again_while_the_exception_lives(ends, monkeypatch):
+    near, far = ends
+    writes = [begun(near, metadata=word) for word in ("first", "second")]
+
+    def fail(self, places=None):
+        raise tensorlane.Exhausted("no room", "ARENA_FULL")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensorlane.Descriptor, "read", fail)
+        try:
+            far.read()
+        except tensorlane.Exhausted:
+            patch.undo()
+            assert [far.read().metadata for _ in range(2)] == [b"first", b"second"]
+    for writing in writes:
+        writing.wait()
+
+
 def test_a_write_is_done_when_the_other_end_has_read_it_and_not_before(ends):
     near, far = ends
     done = threading.Event()

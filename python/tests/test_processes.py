@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import torch
 
 import tensorlane
 from conftest import python, said, until
+from tensorlane.programs import program
 
 GOT = None
 CLIENT = None
@@ -145,6 +148,92 @@ with tensorlane.local() as client:
     process.send_signal(end)
     process.communicate()
     until("its directory is removed", lambda: not os.path.exists(os.path.dirname(directory)))
+
+
+FORKED = """
+import os, sys, time, numpy, tensorlane
+context = tensorlane.local()
+client = context.__enter__()
+stored = client.put(numpy.arange(1000))
+here, there = os.pipe()
+child = os.fork()
+if child == 0:
+    client.get(stored.reference)
+    os.write(there, b"1")
+    time.sleep(600)
+assert os.read(here, 1) == b"1"
+print(client.directory, child, flush=True)
+sys.stdin.readline()
+began = time.monotonic()
+context.__exit__(None, None, None)
+print(time.monotonic() - began)
+"""
+
+
+@contextlib.contextmanager
+def forked():
+    """A program with a local sidecar, and a child of it that lives and has used it: the program, and the sidecar's root."""
+    process = python(FORKED)
+    directory, child = process.stdout.readline().split()
+    try:
+        yield process, os.path.dirname(directory)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_local_sidecar_ends_at_once_with_its_context_while_a_forked_child_lives():
+    with forked() as (process, root):
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        seconds = float(process.stdout.readline())
+        assert seconds < 10 and not os.path.exists(root)
+        assert not sidecars_of(root)
+
+
+def test_a_local_sidecar_ends_with_its_killed_program_while_a_forked_child_lives():
+    with forked() as (process, root):
+        assert sidecars_of(root)
+        process.kill()
+        process.wait()
+        until("its directory is removed", lambda: not os.path.exists(root))
+        assert not sidecars_of(root)
+
+
+def sidecars_of(root: str) -> list[str]:
+    """Processes whose environment names the directory of a sidecar."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/environ", "rb") as environment, open(f"/proc/{process}/stat") as stat:
+                if f"TENSORLANE_SOCKETS_DIRECTORY={root}".encode() in environment.read() and stat.read().split()[2] != "Z":
+                    found.append(process)
+        except OSError:
+            pass  # It has just ended.
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_that_leaves_the_context_ends_no_sidecar():
+    with tensorlane.Sidecar() as sidecar:
+        child = os.fork()
+        if child == 0:
+            try:
+                sidecar.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with tensorlane.connect(sidecar.directory) as client:
+            client.put(np.arange(3)).release()
+
+
+def test_a_sidecar_without_a_shell_leaves_no_directory(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TENSORLANE_BIN_DIR", os.path.dirname(program("tensorlane-sidecar")))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        tensorlane.Sidecar()
+    assert not os.listdir(tmp_path)
 
 
 def test_a_local_sidecar_that_cannot_start_says_why():

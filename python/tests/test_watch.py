@@ -182,6 +182,28 @@ def test_a_task_that_is_cancelled_loses_no_event(sidecar, name):
     assert told == [("appeared", f"{name}/{number}") for number in range(3)]
 
 
+def test_a_revision_of_asyncio_is_that_of_the_last_event_that_was_given(sidecar, client, name):
+    async def work():
+        async with await tensorlane.aio.connect(sidecar.directory) as awaited, awaited.watch(f"{name}/") as watch:
+            synced = await watch.next()
+            with pytest.raises(tensorlane.Timeout):
+                await watch.next(timeout=0.01)
+            client.put(np.arange(3), f"{name}/a", keep=True)
+            while not watch._next._wait.call.done():
+                await asyncio.sleep(0.005)
+            # The thread has the event, and nobody was given it.
+            assert watch.revision == synced.revision
+            with client.watch(f"{name}/", after=watch.revision) as resumed:
+                first = resumed.next(timeout=10)
+            assert short(first) == short(await watch.next()) == ("appeared", f"{name}/a")
+            assert watch.revision == first.revision
+        async with await tensorlane.aio.connect(sidecar.directory) as awaited:
+            assert awaited.watch(name, after=first.revision).revision == first.revision
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    client.unname(f"{name}/a")
+
+
 def test_names_of_another_peer_are_watched_and_its_tickets_redeemed(clients, name):
     owner, reader = clients
     array = np.arange(300_000)

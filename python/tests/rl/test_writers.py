@@ -70,6 +70,24 @@ def test_four_processes_extend_one_buffer_and_a_trainer_samples_whole_rows_meanw
     assert sorted(storage[:]["a"].tolist()) == list(range(total)), "each row is there, and once"
 
 
+@pytest.mark.parametrize("theirs", [False, True])
+def test_of_a_batch_with_more_rows_than_the_storage_the_last_ones_stay(default, theirs):
+    """As TorchRL's own storages keep them: the same rows, each at the index that is told last for it."""
+    if theirs:
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), writer=TensorDictRoundRobinWriter())
+    else:
+        buffer = buffer_over(SetStorage.create("more", 10, rows(1)))
+    buffer.extend(rows(3))
+    index = buffer.extend(rows(27, 100))
+    assert len(index) == 27 and len(buffer) == 10
+    everything = buffer[:]
+    assert sorted(everything["a"].tolist()) == list(range(117, 127))
+    assert everything["a"][index[-10:]].tolist() == list(range(117, 127))
+    # What comes next takes the place of the oldest one.
+    buffer.extend(rows(2, 200))
+    assert sorted(buffer[:]["a"].tolist()) == [*range(119, 127), 200, 201]
+
+
 def overwrite(pickled: bytes, number: int) -> None:
     storage = pickle.loads(pickled)
     for batch in range(BATCHES):
