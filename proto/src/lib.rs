@@ -19,6 +19,7 @@
 //! Goals: a value that exists is valid; an error names what was wrong and what to do; limits stand beside what
 //! they limit. Non-goals: moving bytes (the sidecar's transports), keeping them (the `memory` crate).
 
+pub mod channel;
 pub mod checksum;
 #[cfg(feature = "crd")]
 pub mod crd;

@@ -18,15 +18,44 @@ grpc = pytest.importorskip("grpc")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-def program() -> str:
-    """The program of the document."""
-    (found,) = (code for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "import grpc" in code)
+def program(word: str) -> str:
+    """The program of the document that has that word."""
+    (found,) = (code for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "import grpc" in code and word in code)
     return found
+
+
+def test_the_program_of_a_channel_writes_and_reads_and_ends(sidecar, client, tmp_path):
+    file = tmp_path / "channel.py"
+    file.write_text(program("ChannelWrite"))
+    ran = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, env={"TENSORLANE_SOCKETS": sidecar.directory}
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["0 [6]", f"1 [{3 << 20}]"]
+
+
+def test_a_stream_reads_what_the_package_writes(sidecar, client):
+    from tensorlane.v1 import channel_pb2, workload_pb2_grpc
+
+    array = numpy.arange(300_000, dtype=numpy.float32)
+    with client.channel_writer("grpc/native", slot_bytes=2 << 20) as writer:
+        with grpc.insecure_channel(f"unix://{sidecar.directory}/grpc.sock", [("grpc.default_authority", "localhost")]) as channel:
+            stub = workload_pb2_grpc.TensorlaneStub(channel)
+            answers = stub.ChannelRead(channel_pb2.ChannelReadRequest(name="grpc/native"), timeout=PATIENCE)
+            assert next(answers).attached.route == "local"
+            writer.write(array)
+            message = next(answers).message
+            (part,) = message.parts
+            data = bytearray(part.data)
+            while len(data) < part.bytes:
+                data += next(answers).chunk.data
+            assert (message.sequence, list(part.descriptor.shape), bytes(data)) == (0, [300_000], array.tobytes())
+            answers.cancel()
 
 
 def test_the_program_of_the_document_runs_with_the_messages_of_the_wheel(sidecar, client, tmp_path):
     file = tmp_path / "first.py"
-    file.write_text(program())
+    file.write_text(program("lane.Put"))
     ran = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, env={"TENSORLANE_SOCKETS": sidecar.directory}
     )

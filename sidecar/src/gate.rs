@@ -95,6 +95,8 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::PublishSet
         | Verb::ChannelCreate
         | Verb::ChannelAttach
+        | Verb::ChannelWrite
+        | Verb::ChannelRead
         | Verb::SetCreate
         | Verb::SetOpen
         | Verb::SetRead

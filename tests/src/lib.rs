@@ -27,6 +27,7 @@ pub mod refused;
 pub mod sidecar;
 pub mod soak;
 pub mod standstill;
+pub mod streams;
 pub mod tensors;
 pub mod transfer;
 pub mod turns;

@@ -11,8 +11,12 @@ use crate::run::Job;
 use crate::style::Style;
 
 /// Files of the protocol that calls of gRPC are made of.
-const FILES: [&str; 3] =
-    ["tensorlane/v1/tensor.proto", "tensorlane/v1/set.proto", "tensorlane/v1/workload.proto"];
+const FILES: [&str; 4] = [
+    "tensorlane/v1/tensor.proto",
+    "tensorlane/v1/set.proto",
+    "tensorlane/v1/channel.proto",
+    "tensorlane/v1/workload.proto",
+];
 
 /// The file that has the service.
 const SERVICE: &str = "tensorlane/v1/workload.proto";
@@ -67,7 +71,7 @@ mod tests {
         let shown: Vec<String> =
             jobs(Path::new("python"), Path::new("out"), &place).iter().map(Job::shown).collect();
         assert!(
-            shown[0].ends_with("tensor.proto tensorlane/v1/set.proto tensorlane/v1/workload.proto"),
+            shown[0].ends_with("set.proto tensorlane/v1/channel.proto tensorlane/v1/workload.proto"),
             "{shown:?}"
         );
         assert!(shown[1].contains("--grpc_python_out=out") && shown[1].ends_with(SERVICE), "{shown:?}");

@@ -11,7 +11,6 @@
 //! ([`Policy::Block`]), and an error of a wait names it; or it waits for nobody, and a reader is told what it missed
 //! ([`Read::Gap`]). A process that dies is noticed by the sidecar, which says so in ring and cursor.
 
-mod parts;
 mod reader;
 mod table;
 mod writer;
@@ -118,6 +117,11 @@ fn stopped(connection: &Connection, wait: &Wait) -> Error {
         return Error::lost("the sidecar of this channel is gone, and the channel with it");
     }
     wait.check().err().unwrap_or(Error::Withdrawn)
+}
+
+/// Parts that a message cannot have, or does not have: a mistake of the caller.
+fn parts_refused(failure: Failure) -> Error {
+    Error::invalid(failure.message)
 }
 
 fn expired(what: impl Into<String>) -> Error {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tensorlane_memory::View;
 use tensorlane_memory::ring::{self, Policy, ReadError, RingCloser, RingReader, RingShape};
+use tensorlane_proto::channel::Parts;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Shape};
 
-use super::parts::Parts;
-use super::{Timeout, check_version, expired, place, policy_of, stopped};
+use super::{Timeout, check_version, expired, parts_refused, place, policy_of, stopped};
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -368,7 +368,7 @@ impl Message {
     /// # Errors
     /// [`Error::InvalidArgument`] for a part that the message does not have.
     pub fn part(&self, index: usize) -> Result<View> {
-        let part = self.parts.get(index)?;
+        let part = self.parts.get(index).map_err(parts_refused)?;
         let piece = self.ring.view().piece(part.offset, part.descriptor.layout.bytes());
         piece.map_err(|error| Error::invalid(error.to_string()))
     }

@@ -8,13 +8,13 @@ use tensorlane_memory::ring::{
     ClaimError, Deadline, LAYOUT_BYTES, Layout, Policy, Published, RingShape, RingWriter, Slot,
 };
 use tensorlane_memory::{OutOfBounds, WriteView};
+use tensorlane_proto::channel::Parts;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Reason};
 
-use super::parts::Parts;
 use super::table::Attached;
-use super::{Timeout, check_version, expired, place, policy_message, stopped};
+use super::{Timeout, check_version, expired, parts_refused, place, policy_message, stopped};
 use crate::client::Client;
 use crate::connection::{Connection, SLICE};
 use crate::error::{Error, Result};
@@ -305,7 +305,7 @@ impl ChannelWriter {
             let slot = claimant.claim(&mut self.ring, Layout::Same)?;
             return Ok(Loan { slot, parts, origin: claimant.origin });
         }
-        let parts = Parts::of(descriptors.cloned())?;
+        let parts = Parts::of(descriptors.cloned()).map_err(parts_refused)?;
         self.check_size(parts.bytes())?;
         let layout = parts.encode();
         let slot = claimant.claim(&mut self.ring, Layout::New(&layout))?;
@@ -441,7 +441,7 @@ impl Loan<'_> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a part that the loan does not have.
     pub fn part(&mut self, index: usize) -> Result<WriteView> {
-        let part = self.parts.get(index)?;
+        let part = self.parts.get(index).map_err(parts_refused)?;
         self.slot.bytes(part.offset, part.descriptor.layout.bytes()).map_err(out_of_slot)
     }
 

@@ -179,6 +179,20 @@ pub struct Failure {
         ::prost::alloc::string::String,
     >,
 }
+/// Where a block lies, for a session that maps it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Location {
+    /// The segment, whose descriptor was passed earlier on this session. 0 of a tensor with bytes: it lies in GPU memory, which is
+    /// asked for with OpenGpu.
+    #[prost(uint32, tag = "1")]
+    pub segment: u32,
+    /// Offset of the block in the segment, or in the GPU's allocation, in bytes.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    /// Length in bytes.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+}
 /// The ways in which bytes get from one peer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -517,6 +531,607 @@ impl SetDurability {
         }
     }
 }
+/// Shape of a channel.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelSpec {
+    /// Its name: 1 to 512 bytes, as a tensor's. Channels and tensors have names apart.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Messages that it holds at a time: 2 to 65,536.
+    #[prost(uint32, tag = "2")]
+    pub slots: u32,
+    /// Largest message, in bytes. The ring takes slots times this, in the arena of the writer's pod.
+    #[prost(uint64, tag = "3")]
+    pub slot_bytes: u64,
+    /// Readers at most; 0 means 1,024, which is the most.
+    #[prost(uint32, tag = "4")]
+    pub readers_max: u32,
+    /// Fate of a message whose reader is slow. The ring of a channel that drops has one slot more.
+    #[prost(enumeration = "ChannelPolicy", tag = "5")]
+    pub policy: i32,
+}
+/// Makes a channel, whose only writer is this session.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelCreateRequest {
+    /// Its shape.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Number that the client gives it; no two open channels of a session have the same.
+    #[prost(uint64, tag = "2")]
+    pub key: u64,
+    /// Time to wait for room, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// The channel is there, empty.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelCreateResponse {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub channel: u64,
+    /// The ring, in a segment that this session writes.
+    #[prost(message, optional, tag = "2")]
+    pub ring: ::core::option::Option<Location>,
+    /// The policy that the ring has. A sidecar that knows no policies makes one that blocks, and says nothing here.
+    #[prost(enumeration = "ChannelPolicy", tag = "3")]
+    pub policy: i32,
+}
+/// Attaches a reader.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelAttachRequest {
+    /// Name of the channel. Where peer is empty and this one has no such channel, the part in front of the first slash may name
+    /// another peer.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The peer that has it; empty for this one, or for the one that the name begins with.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// First message.
+    #[prost(enumeration = "ChannelFrom", tag = "3")]
+    pub from: i32,
+    /// Messages that the reader holds at a time, at most the channel's slots, and 7 of a channel that drops; 0 means 1.
+    #[prost(uint32, tag = "4")]
+    pub hold: u32,
+    /// Time to wait for a channel that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "5")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "6")]
+    pub deadline_ms: u64,
+    /// Set if the reader knows rings that drop messages. Without it only channels that block can be read.
+    #[prost(bool, tag = "7")]
+    pub takes_gaps: bool,
+}
+/// The reader is attached: its writer knows of it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelAttachResponse {
+    /// Number of the reader at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+    /// Number of the channel.
+    #[prost(uint64, tag = "2")]
+    pub channel: u64,
+    /// Shape of the channel.
+    #[prost(message, optional, tag = "3")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// The ring, for reading.
+    #[prost(message, optional, tag = "4")]
+    pub ring: ::core::option::Option<Location>,
+    /// The reader's cursor, in a segment that this session writes.
+    #[prost(message, optional, tag = "5")]
+    pub cursor: ::core::option::Option<Location>,
+    /// Sequence of the first message that the reader gets.
+    #[prost(uint64, tag = "6")]
+    pub first: u64,
+    /// Messages that were written before it and are not to be had any more.
+    #[prost(uint64, tag = "7")]
+    pub missed: u64,
+    /// Client that writes.
+    #[prost(string, tag = "8")]
+    pub writer: ::prost::alloc::string::String,
+    /// The way of the messages: local, or a transport to the peer that has the channel.
+    #[prost(string, tag = "9")]
+    pub route: ::prost::alloc::string::String,
+    /// The peer that has the channel; empty for this one.
+    #[prost(string, tag = "10")]
+    pub peer: ::prost::alloc::string::String,
+}
+/// Ends a channel that this session writes, or a reader of this session. No reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelDetachRequest {
+    /// Number of the channel; 0 where a reader ends.
+    #[prost(uint64, tag = "1")]
+    pub channel: u64,
+    /// Number of the reader; 0 where a channel ends.
+    #[prost(uint64, tag = "2")]
+    pub reader: u64,
+    /// Set where a forked child of the process may still map what was read.
+    #[prost(bool, tag = "3")]
+    pub still_mapped: bool,
+}
+/// On the session socket, call 0, and without a body on the event pipe: a reader comes or goes. Its cursor's segment was
+/// announced before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReader {
+    /// Number that the client gave the channel.
+    #[prost(uint64, tag = "1")]
+    pub key: u64,
+    /// Number of the reader.
+    #[prost(uint64, tag = "2")]
+    pub reader: u64,
+    /// Its cursor, for reading. Absent for one that goes.
+    #[prost(message, optional, tag = "3")]
+    pub cursor: ::core::option::Option<Location>,
+    /// First message of one that comes.
+    #[prost(enumeration = "ChannelFrom", tag = "4")]
+    pub from: i32,
+    /// Client that reads.
+    #[prost(string, tag = "5")]
+    pub client: ::prost::alloc::string::String,
+    /// Set for one that goes: the writer looks at its cursor no more, and says so.
+    #[prost(bool, tag = "6")]
+    pub gone: bool,
+}
+/// The writer's answer to ChannelReader.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReady {
+    /// Number of the reader.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+    /// Sequence of the first message that the reader gets.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// Messages that were written before it and are not to be had any more.
+    #[prost(uint64, tag = "3")]
+    pub missed: u64,
+    /// Set in the answer about one that goes.
+    #[prost(bool, tag = "4")]
+    pub gone: bool,
+    /// Reason for which the reader was not taken; empty if it was.
+    #[prost(string, tag = "5")]
+    pub error: ::prost::alloc::string::String,
+}
+/// Asks for channels of this peer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelStatRequest {
+    /// Only channels whose names begin so.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+}
+/// One channel, as it is at this moment.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelStatus {
+    /// Shape of it.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Client that writes; empty where it has ended and readers still drain it.
+    #[prost(string, tag = "2")]
+    pub writer: ::prost::alloc::string::String,
+    /// Messages written so far.
+    #[prost(uint64, tag = "3")]
+    pub written: u64,
+    /// Set when the writer said that no more come.
+    #[prost(bool, tag = "4")]
+    pub finished: bool,
+    /// Its readers.
+    #[prost(message, repeated, tag = "5")]
+    pub readers: ::prost::alloc::vec::Vec<ChannelReaderStatus>,
+    /// Bytes of the ring.
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// The peer that has the channel, of which this is a replica; empty for a channel of this peer.
+    #[prost(string, tag = "7")]
+    pub peer: ::prost::alloc::string::String,
+    /// The way by which messages come to the ring; empty for a channel of this peer.
+    #[prost(string, tag = "8")]
+    pub route: ::prost::alloc::string::String,
+}
+/// One reader, as it is at this moment.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReaderStatus {
+    /// Number of the reader.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+    /// Client that reads.
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+    /// Lowest sequence that it has not given back.
+    #[prost(uint64, tag = "3")]
+    pub next: u64,
+    /// Set while it sleeps until a message comes.
+    #[prost(bool, tag = "4")]
+    pub waits: bool,
+    /// The way its messages take.
+    #[prost(string, tag = "5")]
+    pub route: ::prost::alloc::string::String,
+    /// Messages that it has been told of as dropped.
+    #[prost(uint64, tag = "6")]
+    pub dropped: u64,
+}
+/// Channels in the order of their names.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelStatResponse {
+    /// One for each.
+    #[prost(message, repeated, tag = "1")]
+    pub channels: ::prost::alloc::vec::Vec<ChannelStatus>,
+}
+/// Parts of a message, in the ring in front of its bytes. Written only when they change. Part after part, each at a
+/// multiple of 64 bytes; no parts at all mean plain bytes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelLayout {
+    /// What each part is.
+    #[prost(message, repeated, tag = "1")]
+    pub parts: ::prost::alloc::vec::Vec<Descriptor>,
+}
+/// Part of a message over gRPC.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelPart {
+    /// Meaning of its bytes. Absent for plain bytes, which are the only part of their message.
+    #[prost(message, optional, tag = "1")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// Number of its bytes. To be given for plain bytes; where a descriptor says it, it may be 0.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Its first bytes, all of them where they are few. What is missing comes in chunks.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub data: ::prost::bytes::Bytes,
+}
+/// The next bytes of a part of the message that was begun last, behind those that were sent before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelChunk {
+    /// Index of the part.
+    #[prost(uint32, tag = "1")]
+    pub part: u32,
+    /// The bytes: at most 1 MiB. No chunk goes over the end of its part.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: ::prost::bytes::Bytes,
+}
+/// Makes the channel that a ChannelWrite stream writes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelOpen {
+    /// Its shape. slots times slot_bytes are taken in the arena for as long as the channel lives.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Readers that the first message waits for; 0: none.
+    #[prost(uint32, tag = "2")]
+    pub expect_readers: u32,
+    /// Time to wait for room for the ring, in milliseconds; 0 means the sidecar's default (30 s).
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+    /// Name of the writer for those who look at the channel, at most 64 bytes; empty for the user agent.
+    #[prost(string, tag = "4")]
+    pub client: ::prost::alloc::string::String,
+}
+/// Begins a message. It is published when all bytes of all its parts have come, whole or not at all.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelWriteMessage {
+    /// Its parts: at most 1,024, with at most 16 KiB of descriptors. None at all are a message without bytes. All their `data` together
+    /// have at most 1 MiB.
+    #[prost(message, repeated, tag = "1")]
+    pub parts: ::prost::alloc::vec::Vec<ChannelPart>,
+    /// Time to wait for a slot, in milliseconds, where the channel blocks and readers are slow; 0: not at all. Absent: for as long as the
+    /// stream lasts. With the first message it bounds the wait for expected readers, too.
+    #[prost(uint64, optional, tag = "2")]
+    pub wait_ms: ::core::option::Option<u64>,
+}
+/// Says that no message comes any more: readers drain what is there, and are told that the writer has finished.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelFinish {}
+/// One message of a ChannelWrite stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelWriteRequest {
+    /// Step of the writer.
+    #[prost(oneof = "channel_write_request::Step", tags = "1, 2, 3, 4")]
+    pub step: ::core::option::Option<channel_write_request::Step>,
+}
+/// Nested message and enum types in `ChannelWriteRequest`.
+pub mod channel_write_request {
+    /// Step of the writer.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Step {
+        /// Makes the channel: the first message, and only that.
+        #[prost(message, tag = "1")]
+        Open(super::ChannelOpen),
+        /// Begins the next message; that before has all its bytes.
+        #[prost(message, tag = "2")]
+        Message(super::ChannelWriteMessage),
+        /// More bytes of it.
+        #[prost(message, tag = "3")]
+        Chunk(super::ChannelChunk),
+        /// The end.
+        #[prost(message, tag = "4")]
+        Finish(super::ChannelFinish),
+    }
+}
+/// The channel is there, and readers may attach.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelOpened {
+    /// Shape that it has.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+}
+/// A message was published.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelWritten {
+    /// Number of the message in the stream, from 0.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+    /// Its sequence in the channel, from 0.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Readers that were attached then.
+    #[prost(uint32, tag = "3")]
+    pub readers: u32,
+    /// Set if readers held every slot, in a channel that drops: none gets the message, and all are told so.
+    #[prost(bool, tag = "4")]
+    pub dropped: bool,
+}
+/// A message was not published, and nothing of it is seen. It may be sent again; the stream goes on.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelRefused {
+    /// Number of the message in the stream, from 0.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+    /// BLOCKED_BY with the reader, where wait_ms passed; TOO_LARGE above the slot or the bounds of descriptors; DEADLINE_EXCEEDED where expected
+    /// readers did not come.
+    #[prost(message, optional, tag = "2")]
+    pub failure: ::core::option::Option<Failure>,
+}
+/// A message waits for a reader, told once a second while it does.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelBlocked {
+    /// Number of the message in the stream, from 0.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+    /// Client that has not given a message back.
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+    /// Its number as a reader.
+    #[prost(uint64, tag = "3")]
+    pub reader: u64,
+    /// Sequence of the message that it has not given back.
+    #[prost(uint64, tag = "4")]
+    pub sequence: u64,
+    /// Time since the writer first waited for that, in milliseconds.
+    #[prost(uint64, tag = "5")]
+    pub held_ms: u64,
+}
+/// The channel has ended as its writer wanted; the stream ends well.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelFinished {
+    /// Messages that were written.
+    #[prost(uint64, tag = "1")]
+    pub written: u64,
+}
+/// One answer of a ChannelWrite stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelWriteResponse {
+    /// Event of the writer.
+    #[prost(oneof = "channel_write_response::Event", tags = "1, 2, 3, 4, 5")]
+    pub event: ::core::option::Option<channel_write_response::Event>,
+}
+/// Nested message and enum types in `ChannelWriteResponse`.
+pub mod channel_write_response {
+    /// Event of the writer.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        /// The first answer.
+        #[prost(message, tag = "1")]
+        Opened(super::ChannelOpened),
+        /// A message was published.
+        #[prost(message, tag = "2")]
+        Written(super::ChannelWritten),
+        /// A message was not.
+        #[prost(message, tag = "3")]
+        Refused(super::ChannelRefused),
+        /// A message waits.
+        #[prost(message, tag = "4")]
+        Blocked(super::ChannelBlocked),
+        /// The last answer.
+        #[prost(message, tag = "5")]
+        Finished(super::ChannelFinished),
+    }
+}
+/// Reads a channel.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReadRequest {
+    /// Name of the channel, or peer/name. See ChannelAttachRequest.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The peer that has it; empty for this one, or for the one that the name begins with.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// First message.
+    #[prost(enumeration = "ChannelFrom", tag = "3")]
+    pub from: i32,
+    /// Time to wait for a channel that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "4")]
+    pub wait_ms: u64,
+    /// Time for the rest of the attach, in milliseconds; 0 means the sidecar's default (30 s). What is read later has no deadline.
+    #[prost(uint64, tag = "5")]
+    pub deadline_ms: u64,
+    /// Name of the reader for those who look at the channel, at most 64 bytes; empty for the user agent.
+    #[prost(string, tag = "6")]
+    pub client: ::prost::alloc::string::String,
+}
+/// The reader is attached: its writer knows of it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelAttached {
+    /// Shape of the channel.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Sequence of the first message that the reader gets; none from there on is missed, or a gap says so.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// Messages that were written before it and are not to be had any more.
+    #[prost(uint64, tag = "3")]
+    pub missed: u64,
+    /// Client that writes.
+    #[prost(string, tag = "4")]
+    pub writer: ::prost::alloc::string::String,
+    /// The way of the messages to this sidecar: local, or a transport to the peer that has the channel.
+    #[prost(string, tag = "5")]
+    pub route: ::prost::alloc::string::String,
+    /// The peer that has the channel; empty for this one.
+    #[prost(string, tag = "6")]
+    pub peer: ::prost::alloc::string::String,
+}
+/// Begins a message that was read. A message of at most 256 KiB has all its bytes here; of a larger one they come in chunks, part after
+/// part, and the next answer of another kind comes behind the last of them.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelMessage {
+    /// Its sequence in the channel.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// Its parts, each with its number of bytes.
+    #[prost(message, repeated, tag = "2")]
+    pub parts: ::prost::alloc::vec::Vec<ChannelPart>,
+}
+/// Messages that were dropped before this reader came to them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelGap {
+    /// Number of them.
+    #[prost(uint64, tag = "1")]
+    pub dropped: u64,
+    /// Sequence after the last one.
+    #[prost(uint64, tag = "2")]
+    pub next: u64,
+}
+/// The last answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelEnd {
+    /// Why.
+    #[prost(enumeration = "ChannelOutcome", tag = "1")]
+    pub outcome: i32,
+}
+/// One answer of a ChannelRead stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelReadResponse {
+    /// Event of the reader.
+    #[prost(oneof = "channel_read_response::Event", tags = "1, 2, 3, 4, 5")]
+    pub event: ::core::option::Option<channel_read_response::Event>,
+}
+/// Nested message and enum types in `ChannelReadResponse`.
+pub mod channel_read_response {
+    /// Event of the reader.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        /// The first answer.
+        #[prost(message, tag = "1")]
+        Attached(super::ChannelAttached),
+        /// A message.
+        #[prost(message, tag = "2")]
+        Message(super::ChannelMessage),
+        /// More bytes of it.
+        #[prost(message, tag = "3")]
+        Chunk(super::ChannelChunk),
+        /// Messages that this reader does not get.
+        #[prost(message, tag = "4")]
+        Gap(super::ChannelGap),
+        /// The last answer.
+        #[prost(message, tag = "5")]
+        End(super::ChannelEnd),
+    }
+}
+/// Fate of a message whose reader is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ChannelPolicy {
+    /// The writer waits for it.
+    Block = 0,
+    /// The oldest messages are dropped; a reader goes on at the oldest one that is still there.
+    DropOldest = 1,
+    /// The same, and a reader goes on at the newest one.
+    Latest = 2,
+}
+impl ChannelPolicy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Block => "CHANNEL_POLICY_BLOCK",
+            Self::DropOldest => "CHANNEL_POLICY_DROP_OLDEST",
+            Self::Latest => "CHANNEL_POLICY_LATEST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CHANNEL_POLICY_BLOCK" => Some(Self::Block),
+            "CHANNEL_POLICY_DROP_OLDEST" => Some(Self::DropOldest),
+            "CHANNEL_POLICY_LATEST" => Some(Self::Latest),
+            _ => None,
+        }
+    }
+}
+/// First message of a new reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ChannelFrom {
+    /// The next one that is written.
+    Next = 0,
+    /// The oldest one that is still there.
+    Oldest = 1,
+}
+impl ChannelFrom {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Next => "CHANNEL_FROM_NEXT",
+            Self::Oldest => "CHANNEL_FROM_OLDEST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CHANNEL_FROM_NEXT" => Some(Self::Next),
+            "CHANNEL_FROM_OLDEST" => Some(Self::Oldest),
+            _ => None,
+        }
+    }
+}
+/// Reason why no message comes any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ChannelOutcome {
+    /// Not said.
+    Unspecified = 0,
+    /// The writer said that no more come, and all were read.
+    Finished = 1,
+    /// The writer ended without saying so; what it wrote was read.
+    WriterLost = 2,
+    /// The way to the peer that has the channel was lost; what had come was read.
+    PeerLost = 3,
+}
+impl ChannelOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CHANNEL_OUTCOME_UNSPECIFIED",
+            Self::Finished => "CHANNEL_OUTCOME_FINISHED",
+            Self::WriterLost => "CHANNEL_OUTCOME_WRITER_LOST",
+            Self::PeerLost => "CHANNEL_OUTCOME_PEER_LOST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CHANNEL_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "CHANNEL_OUTCOME_FINISHED" => Some(Self::Finished),
+            "CHANNEL_OUTCOME_WRITER_LOST" => Some(Self::WriterLost),
+            "CHANNEL_OUTCOME_PEER_LOST" => Some(Self::PeerLost),
+            _ => None,
+        }
+    }
+}
 /// Which tensor is meant.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Target {
@@ -674,20 +1289,6 @@ pub struct ReserveRequest {
     /// How long to wait for room, in milliseconds; 0 means the sidecar's default (30 s).
     #[prost(uint64, tag = "2")]
     pub deadline_ms: u64,
-}
-/// Where a block lies, for a session that maps it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Location {
-    /// The segment, whose descriptor was passed earlier on this session. 0 of a tensor with bytes: it lies in GPU memory, which is
-    /// asked for with OpenGpu.
-    #[prost(uint32, tag = "1")]
-    pub segment: u32,
-    /// Offset of the block in the segment, or in the GPU's allocation, in bytes.
-    #[prost(uint64, tag = "2")]
-    pub offset: u64,
-    /// Length in bytes.
-    #[prost(uint64, tag = "3")]
-    pub bytes: u64,
 }
 /// Room for one tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1927,6 +2528,67 @@ pub mod tensorlane_client {
                 .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "PublishSet"));
             self.inner.unary(req, path, codec).await
         }
+        /// Makes a channel and writes it, by copy. The stream is the writer: a stream that ends without `finish` is a writer that died, and its
+        /// readers are told so. The first message is `open`; then come messages, whose bytes may follow in chunks; `finish` is the last one.
+        /// Each message is answered with its sequence, or with why it was not written; the stream goes on either way. What cannot be
+        /// understood ends the stream with INVALID_ARGUMENT. A writer that says nothing for an hour is ended.
+        ///
+        /// LIMIT_EXCEEDED where too many streams of channels are open: 64 on a connection, 256 at a sidecar.
+        pub async fn channel_write(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::ChannelWriteRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ChannelWriteResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/ChannelWrite",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "ChannelWrite"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// Reads a channel of this peer or of another one, by copy. The stream is the reader: it is attached with the first answer, `attached`,
+        /// and is a reader until either end ends it. A message counts as read once all of its bytes have been handed to the connection;
+        /// so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`.
+        ///
+        /// Errors are those of an attach (NOT_FOUND, WRITER_NOT_ANSWERING, CHANNEL_ENDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and MESSAGE_DAMAGED.
+        pub async fn channel_read(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChannelReadRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ChannelReadResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/ChannelRead",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "ChannelRead"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         pub async fn lookup(
             &mut self,
@@ -2167,6 +2829,43 @@ pub mod tensorlane_server {
             request: tonic::Request<super::PublishSetRequest>,
         ) -> std::result::Result<
             tonic::Response<super::PublishSetResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the ChannelWrite method.
+        type ChannelWriteStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ChannelWriteResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Makes a channel and writes it, by copy. The stream is the writer: a stream that ends without `finish` is a writer that died, and its
+        /// readers are told so. The first message is `open`; then come messages, whose bytes may follow in chunks; `finish` is the last one.
+        /// Each message is answered with its sequence, or with why it was not written; the stream goes on either way. What cannot be
+        /// understood ends the stream with INVALID_ARGUMENT. A writer that says nothing for an hour is ended.
+        ///
+        /// LIMIT_EXCEEDED where too many streams of channels are open: 64 on a connection, 256 at a sidecar.
+        async fn channel_write(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::ChannelWriteRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ChannelWriteStream>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the ChannelRead method.
+        type ChannelReadStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ChannelReadResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Reads a channel of this peer or of another one, by copy. The stream is the reader: it is attached with the first answer, `attached`,
+        /// and is a reader until either end ends it. A message counts as read once all of its bytes have been handed to the connection;
+        /// so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`.
+        ///
+        /// Errors are those of an attach (NOT_FOUND, WRITER_NOT_ANSWERING, CHANNEL_ENDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and MESSAGE_DAMAGED.
+        async fn channel_read(
+            &self,
+            request: tonic::Request<super::ChannelReadRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ChannelReadStream>,
             tonic::Status,
         >;
         /// Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
@@ -2906,6 +3605,100 @@ pub mod tensorlane_server {
                     };
                     Box::pin(fut)
                 }
+                "/tensorlane.v1.Tensorlane/ChannelWrite" => {
+                    #[allow(non_camel_case_types)]
+                    struct ChannelWriteSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::StreamingService<super::ChannelWriteRequest>
+                    for ChannelWriteSvc<T> {
+                        type Response = super::ChannelWriteResponse;
+                        type ResponseStream = T::ChannelWriteStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::ChannelWriteRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::channel_write(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ChannelWriteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/ChannelRead" => {
+                    #[allow(non_camel_case_types)]
+                    struct ChannelReadSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::ServerStreamingService<super::ChannelReadRequest>
+                    for ChannelReadSvc<T> {
+                        type Response = super::ChannelReadResponse;
+                        type ResponseStream = T::ChannelReadStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ChannelReadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::channel_read(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ChannelReadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/tensorlane.v1.Tensorlane/Lookup" => {
                     #[allow(non_camel_case_types)]
                     struct LookupSvc<T: Tensorlane>(pub Arc<T>);
@@ -3205,300 +3998,6 @@ pub mod tensorlane_server {
     pub const SERVICE_NAME: &str = "tensorlane.v1.Tensorlane";
     impl<T> tonic::server::NamedService for TensorlaneServer<T> {
         const NAME: &'static str = SERVICE_NAME;
-    }
-}
-/// Shape of a channel.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelSpec {
-    /// Its name: 1 to 512 bytes, as a tensor's. Channels and tensors have names apart.
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    /// Messages that it holds at a time: 2 to 65,536.
-    #[prost(uint32, tag = "2")]
-    pub slots: u32,
-    /// Largest message, in bytes. The ring takes slots times this, in the arena of the writer's pod.
-    #[prost(uint64, tag = "3")]
-    pub slot_bytes: u64,
-    /// Readers at most; 0 means 1,024, which is the most.
-    #[prost(uint32, tag = "4")]
-    pub readers_max: u32,
-    /// Fate of a message whose reader is slow. The ring of a channel that drops has one slot more.
-    #[prost(enumeration = "ChannelPolicy", tag = "5")]
-    pub policy: i32,
-}
-/// Makes a channel, whose only writer is this session.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelCreateRequest {
-    /// Its shape.
-    #[prost(message, optional, tag = "1")]
-    pub spec: ::core::option::Option<ChannelSpec>,
-    /// Number that the client gives it; no two open channels of a session have the same.
-    #[prost(uint64, tag = "2")]
-    pub key: u64,
-    /// Time to wait for room, in milliseconds; 0 means the sidecar's default.
-    #[prost(uint64, tag = "3")]
-    pub deadline_ms: u64,
-}
-/// The channel is there, empty.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelCreateResponse {
-    /// Its number at this sidecar.
-    #[prost(uint64, tag = "1")]
-    pub channel: u64,
-    /// The ring, in a segment that this session writes.
-    #[prost(message, optional, tag = "2")]
-    pub ring: ::core::option::Option<Location>,
-    /// The policy that the ring has. A sidecar that knows no policies makes one that blocks, and says nothing here.
-    #[prost(enumeration = "ChannelPolicy", tag = "3")]
-    pub policy: i32,
-}
-/// Attaches a reader.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelAttachRequest {
-    /// Name of the channel. Where peer is empty and this one has no such channel, the part in front of the first slash may name
-    /// another peer.
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    /// The peer that has it; empty for this one, or for the one that the name begins with.
-    #[prost(string, tag = "2")]
-    pub peer: ::prost::alloc::string::String,
-    /// First message.
-    #[prost(enumeration = "ChannelFrom", tag = "3")]
-    pub from: i32,
-    /// Messages that the reader holds at a time, at most the channel's slots, and 7 of a channel that drops; 0 means 1.
-    #[prost(uint32, tag = "4")]
-    pub hold: u32,
-    /// Time to wait for a channel that does not exist yet, in milliseconds; 0: not at all.
-    #[prost(uint64, tag = "5")]
-    pub wait_ms: u64,
-    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
-    #[prost(uint64, tag = "6")]
-    pub deadline_ms: u64,
-    /// Set if the reader knows rings that drop messages. Without it only channels that block can be read.
-    #[prost(bool, tag = "7")]
-    pub takes_gaps: bool,
-}
-/// The reader is attached: its writer knows of it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelAttachResponse {
-    /// Number of the reader at this sidecar.
-    #[prost(uint64, tag = "1")]
-    pub reader: u64,
-    /// Number of the channel.
-    #[prost(uint64, tag = "2")]
-    pub channel: u64,
-    /// Shape of the channel.
-    #[prost(message, optional, tag = "3")]
-    pub spec: ::core::option::Option<ChannelSpec>,
-    /// The ring, for reading.
-    #[prost(message, optional, tag = "4")]
-    pub ring: ::core::option::Option<Location>,
-    /// The reader's cursor, in a segment that this session writes.
-    #[prost(message, optional, tag = "5")]
-    pub cursor: ::core::option::Option<Location>,
-    /// Sequence of the first message that the reader gets.
-    #[prost(uint64, tag = "6")]
-    pub first: u64,
-    /// Messages that were written before it and are not to be had any more.
-    #[prost(uint64, tag = "7")]
-    pub missed: u64,
-    /// Client that writes.
-    #[prost(string, tag = "8")]
-    pub writer: ::prost::alloc::string::String,
-    /// The way of the messages: local, or a transport to the peer that has the channel.
-    #[prost(string, tag = "9")]
-    pub route: ::prost::alloc::string::String,
-    /// The peer that has the channel; empty for this one.
-    #[prost(string, tag = "10")]
-    pub peer: ::prost::alloc::string::String,
-}
-/// Ends a channel that this session writes, or a reader of this session. No reply.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelDetachRequest {
-    /// Number of the channel; 0 where a reader ends.
-    #[prost(uint64, tag = "1")]
-    pub channel: u64,
-    /// Number of the reader; 0 where a channel ends.
-    #[prost(uint64, tag = "2")]
-    pub reader: u64,
-    /// Set where a forked child of the process may still map what was read.
-    #[prost(bool, tag = "3")]
-    pub still_mapped: bool,
-}
-/// On the session socket, call 0, and without a body on the event pipe: a reader comes or goes. Its cursor's segment was
-/// announced before.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelReader {
-    /// Number that the client gave the channel.
-    #[prost(uint64, tag = "1")]
-    pub key: u64,
-    /// Number of the reader.
-    #[prost(uint64, tag = "2")]
-    pub reader: u64,
-    /// Its cursor, for reading. Absent for one that goes.
-    #[prost(message, optional, tag = "3")]
-    pub cursor: ::core::option::Option<Location>,
-    /// First message of one that comes.
-    #[prost(enumeration = "ChannelFrom", tag = "4")]
-    pub from: i32,
-    /// Client that reads.
-    #[prost(string, tag = "5")]
-    pub client: ::prost::alloc::string::String,
-    /// Set for one that goes: the writer looks at its cursor no more, and says so.
-    #[prost(bool, tag = "6")]
-    pub gone: bool,
-}
-/// The writer's answer to ChannelReader.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelReady {
-    /// Number of the reader.
-    #[prost(uint64, tag = "1")]
-    pub reader: u64,
-    /// Sequence of the first message that the reader gets.
-    #[prost(uint64, tag = "2")]
-    pub first: u64,
-    /// Messages that were written before it and are not to be had any more.
-    #[prost(uint64, tag = "3")]
-    pub missed: u64,
-    /// Set in the answer about one that goes.
-    #[prost(bool, tag = "4")]
-    pub gone: bool,
-    /// Reason for which the reader was not taken; empty if it was.
-    #[prost(string, tag = "5")]
-    pub error: ::prost::alloc::string::String,
-}
-/// Asks for channels of this peer.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelStatRequest {
-    /// Only channels whose names begin so.
-    #[prost(string, tag = "1")]
-    pub prefix: ::prost::alloc::string::String,
-}
-/// One channel, as it is at this moment.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ChannelStatus {
-    /// Shape of it.
-    #[prost(message, optional, tag = "1")]
-    pub spec: ::core::option::Option<ChannelSpec>,
-    /// Client that writes; empty where it has ended and readers still drain it.
-    #[prost(string, tag = "2")]
-    pub writer: ::prost::alloc::string::String,
-    /// Messages written so far.
-    #[prost(uint64, tag = "3")]
-    pub written: u64,
-    /// Set when the writer said that no more come.
-    #[prost(bool, tag = "4")]
-    pub finished: bool,
-    /// Its readers.
-    #[prost(message, repeated, tag = "5")]
-    pub readers: ::prost::alloc::vec::Vec<ChannelReaderStatus>,
-    /// Bytes of the ring.
-    #[prost(uint64, tag = "6")]
-    pub bytes: u64,
-    /// The peer that has the channel, of which this is a replica; empty for a channel of this peer.
-    #[prost(string, tag = "7")]
-    pub peer: ::prost::alloc::string::String,
-    /// The way by which messages come to the ring; empty for a channel of this peer.
-    #[prost(string, tag = "8")]
-    pub route: ::prost::alloc::string::String,
-}
-/// One reader, as it is at this moment.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ChannelReaderStatus {
-    /// Number of the reader.
-    #[prost(uint64, tag = "1")]
-    pub reader: u64,
-    /// Client that reads.
-    #[prost(string, tag = "2")]
-    pub client: ::prost::alloc::string::String,
-    /// Lowest sequence that it has not given back.
-    #[prost(uint64, tag = "3")]
-    pub next: u64,
-    /// Set while it sleeps until a message comes.
-    #[prost(bool, tag = "4")]
-    pub waits: bool,
-    /// The way its messages take.
-    #[prost(string, tag = "5")]
-    pub route: ::prost::alloc::string::String,
-    /// Messages that it has been told of as dropped.
-    #[prost(uint64, tag = "6")]
-    pub dropped: u64,
-}
-/// Channels in the order of their names.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ChannelStatResponse {
-    /// One for each.
-    #[prost(message, repeated, tag = "1")]
-    pub channels: ::prost::alloc::vec::Vec<ChannelStatus>,
-}
-/// Parts of a message, in the ring in front of its bytes. Written only when they change. Part after part, each at a
-/// multiple of 64 bytes; no parts at all mean plain bytes.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ChannelLayout {
-    /// What each part is.
-    #[prost(message, repeated, tag = "1")]
-    pub parts: ::prost::alloc::vec::Vec<Descriptor>,
-}
-/// Fate of a message whose reader is slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum ChannelPolicy {
-    /// The writer waits for it.
-    Block = 0,
-    /// The oldest messages are dropped; a reader goes on at the oldest one that is still there.
-    DropOldest = 1,
-    /// The same, and a reader goes on at the newest one.
-    Latest = 2,
-}
-impl ChannelPolicy {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Block => "CHANNEL_POLICY_BLOCK",
-            Self::DropOldest => "CHANNEL_POLICY_DROP_OLDEST",
-            Self::Latest => "CHANNEL_POLICY_LATEST",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "CHANNEL_POLICY_BLOCK" => Some(Self::Block),
-            "CHANNEL_POLICY_DROP_OLDEST" => Some(Self::DropOldest),
-            "CHANNEL_POLICY_LATEST" => Some(Self::Latest),
-            _ => None,
-        }
-    }
-}
-/// First message of a new reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum ChannelFrom {
-    /// The next one that is written.
-    Next = 0,
-    /// The oldest one that is still there.
-    Oldest = 1,
-}
-impl ChannelFrom {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Next => "CHANNEL_FROM_NEXT",
-            Self::Oldest => "CHANNEL_FROM_OLDEST",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "CHANNEL_FROM_NEXT" => Some(Self::Next),
-            "CHANNEL_FROM_OLDEST" => Some(Self::Oldest),
-            _ => None,
-        }
     }
 }
 /// Opens an entry point for pipes.

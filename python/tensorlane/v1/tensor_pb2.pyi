@@ -170,3 +170,13 @@ class Failure(_message.Message):
     message: str
     details: _containers.ScalarMap[str, str]
     def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Location(_message.Message):
+    __slots__ = ("segment", "offset", "bytes")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    offset: int
+    bytes: int
+    def __init__(self, segment: _Optional[int] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...

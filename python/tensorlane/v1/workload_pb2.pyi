@@ -1,3 +1,4 @@
+from tensorlane.v1 import channel_pb2 as _channel_pb2
 from tensorlane.v1 import set_pb2 as _set_pb2
 from tensorlane.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
@@ -120,23 +121,13 @@ class ReserveRequest(_message.Message):
     deadline_ms: int
     def __init__(self, items: _Optional[_Iterable[_Union[ReserveItem, _Mapping]]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
-class Location(_message.Message):
-    __slots__ = ("segment", "offset", "bytes")
-    SEGMENT_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    segment: int
-    offset: int
-    bytes: int
-    def __init__(self, segment: _Optional[int] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
-
 class Reserved(_message.Message):
     __slots__ = ("id", "location")
     ID_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     id: int
-    location: Location
-    def __init__(self, id: _Optional[int] = ..., location: _Optional[_Union[Location, _Mapping]] = ...) -> None: ...
+    location: _tensor_pb2.Location
+    def __init__(self, id: _Optional[int] = ..., location: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ...) -> None: ...
 
 class ReserveResult(_message.Message):
     __slots__ = ("reserved", "failure")
@@ -273,12 +264,12 @@ class Acquired(_message.Message):
     MOVED_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     id: int
-    location: Location
+    location: _tensor_pb2.Location
     descriptor: _tensor_pb2.Descriptor
     copied: bool
     moved: _tensor_pb2.Moved
     crc32c: int
-    def __init__(self, id: _Optional[int] = ..., location: _Optional[_Union[Location, _Mapping]] = ..., descriptor: _Optional[_Union[_tensor_pb2.Descriptor, _Mapping]] = ..., copied: bool = ..., moved: _Optional[_Union[_tensor_pb2.Moved, _Mapping]] = ..., crc32c: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., location: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., descriptor: _Optional[_Union[_tensor_pb2.Descriptor, _Mapping]] = ..., copied: bool = ..., moved: _Optional[_Union[_tensor_pb2.Moved, _Mapping]] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class AcquireResult(_message.Message):
     __slots__ = ("acquired", "failure")

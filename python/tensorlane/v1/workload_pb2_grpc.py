@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from tensorlane.v1 import channel_pb2 as tensorlane_dot_v1_dot_channel__pb2
 from tensorlane.v1 import set_pb2 as tensorlane_dot_v1_dot_set__pb2
 from tensorlane.v1 import workload_pb2 as tensorlane_dot_v1_dot_workload__pb2
 
@@ -105,6 +106,16 @@ class TensorlaneStub(object):
                 '/tensorlane.v1.Tensorlane/PublishSet',
                 request_serializer=tensorlane_dot_v1_dot_set__pb2.PublishSetRequest.SerializeToString,
                 response_deserializer=tensorlane_dot_v1_dot_set__pb2.PublishSetResponse.FromString,
+                _registered_method=True)
+        self.ChannelWrite = channel.stream_stream(
+                '/tensorlane.v1.Tensorlane/ChannelWrite',
+                request_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelWriteRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_channel__pb2.ChannelWriteResponse.FromString,
+                _registered_method=True)
+        self.ChannelRead = channel.unary_stream(
+                '/tensorlane.v1.Tensorlane/ChannelRead',
+                request_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadResponse.FromString,
                 _registered_method=True)
         self.Lookup = channel.unary_unary(
                 '/tensorlane.v1.Tensorlane/Lookup',
@@ -242,6 +253,29 @@ class TensorlaneServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChannelWrite(self, request_iterator, context):
+        """Makes a channel and writes it, by copy. The stream is the writer: a stream that ends without `finish` is a writer that died, and its
+        readers are told so. The first message is `open`; then come messages, whose bytes may follow in chunks; `finish` is the last one.
+        Each message is answered with its sequence, or with why it was not written; the stream goes on either way. What cannot be
+        understood ends the stream with INVALID_ARGUMENT. A writer that says nothing for an hour is ended.
+
+        LIMIT_EXCEEDED where too many streams of channels are open: 64 on a connection, 256 at a sidecar.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChannelRead(self, request, context):
+        """Reads a channel of this peer or of another one, by copy. The stream is the reader: it is attached with the first answer, `attached`,
+        and is a reader until either end ends it. A message counts as read once all of its bytes have been handed to the connection;
+        so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`.
+
+        Errors are those of an attach (NOT_FOUND, WRITER_NOT_ANSWERING, CHANNEL_ENDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and MESSAGE_DAMAGED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Lookup(self, request, context):
         """Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         """
@@ -357,6 +391,16 @@ def add_TensorlaneServicer_to_server(servicer, server):
                     servicer.PublishSet,
                     request_deserializer=tensorlane_dot_v1_dot_set__pb2.PublishSetRequest.FromString,
                     response_serializer=tensorlane_dot_v1_dot_set__pb2.PublishSetResponse.SerializeToString,
+            ),
+            'ChannelWrite': grpc.stream_stream_rpc_method_handler(
+                    servicer.ChannelWrite,
+                    request_deserializer=tensorlane_dot_v1_dot_channel__pb2.ChannelWriteRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelWriteResponse.SerializeToString,
+            ),
+            'ChannelRead': grpc.unary_stream_rpc_method_handler(
+                    servicer.ChannelRead,
+                    request_deserializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadResponse.SerializeToString,
             ),
             'Lookup': grpc.unary_unary_rpc_method_handler(
                     servicer.Lookup,
@@ -768,6 +812,60 @@ class Tensorlane(object):
             '/tensorlane.v1.Tensorlane/PublishSet',
             tensorlane_dot_v1_dot_set__pb2.PublishSetRequest.SerializeToString,
             tensorlane_dot_v1_dot_set__pb2.PublishSetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChannelWrite(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tensorlane.v1.Tensorlane/ChannelWrite',
+            tensorlane_dot_v1_dot_channel__pb2.ChannelWriteRequest.SerializeToString,
+            tensorlane_dot_v1_dot_channel__pb2.ChannelWriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChannelRead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/ChannelRead',
+            tensorlane_dot_v1_dot_channel__pb2.ChannelReadRequest.SerializeToString,
+            tensorlane_dot_v1_dot_channel__pb2.ChannelReadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,14 +18,14 @@ use tensorlane_proto::ledger::TensorName;
 
 use super::lookup::There;
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::{Caller, Done, Exchange};
+use super::{Done, Exchange};
 use crate::cancel::Cancel;
 
 /// Time between two attempts, and for which a name that may be of a peer is waited for here before peers are looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// One attempt: the caller with a cancel of its own, the rest of its wait, and who is told the outcome.
-pub(super) type Attempt<T> = Box<dyn Fn(Caller, Rest, Done<T>) + Send + Sync>;
+/// One attempt: a cancel of its own, the rest of the wait, and who is told the outcome.
+pub(super) type Attempt<T> = Box<dyn Fn(Cancel, Rest, Done<T>) + Send + Sync>;
 
 /// Rest of a wait for a name that may be of a peer.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,6 @@ pub(super) struct Rest(Duration);
 pub(super) struct Attempts<T> {
     own: Weak<Self>,
     exchange: Arc<Exchange>,
-    caller: Caller,
     owner: Owner,
     wait: Duration,
     until: Instant,
@@ -91,7 +90,7 @@ impl<T: Send + 'static> Attempts<T> {
     /// Begins with the first attempt. `done` is called once.
     pub(super) fn begin(
         exchange: &Arc<Exchange>,
-        caller: &Caller,
+        (owner, cancel): (Owner, &Cancel),
         wait: Duration,
         attempt: Attempt<T>,
         done: Done<T>,
@@ -100,15 +99,14 @@ impl<T: Send + 'static> Attempts<T> {
         let attempts = Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
             exchange: Arc::clone(exchange),
-            caller: caller.clone(),
-            owner: Owner::Client(caller.holder.clone()),
+            owner,
             wait,
             until: Instant::now() + wait,
             attempt,
             state,
         });
         let leaving = Arc::downgrade(&attempts);
-        caller.cancel.on_cancel(Arc::new(move || {
+        cancel.on_cancel(Arc::new(move || {
             if let Some(attempts) = leaving.upgrade() {
                 attempts.leave();
             }
@@ -129,10 +127,9 @@ impl<T: Send + 'static> Attempts<T> {
             }
             state.running = Some(running.clone());
         }
-        let caller = Caller { cancel: running, ..self.caller.clone() };
         let left = self.left();
         let attempts = Arc::clone(&self);
-        (self.attempt)(caller, Rest(left), Box::new(move |outcome| attempts.over(outcome)));
+        (self.attempt)(running, Rest(left), Box::new(move |outcome| attempts.over(outcome)));
     }
 
     fn over(&self, outcome: Result<T, Failure>) {

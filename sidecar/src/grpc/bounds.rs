@@ -80,6 +80,18 @@ struct Intake {
     still: Option<Pin<Box<Sleep>>>,
 }
 
+/// Bytes that are in the budget until this is dropped.
+struct Booked {
+    bytes: Vec<u8>,
+    _kept: Kept,
+}
+
+impl AsRef<[u8]> for Booked {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 // === impl Bounded ===
 
 impl<S> Bounded<S> {
@@ -183,6 +195,12 @@ impl Bounds {
     /// Notes that the call waits for this process, until what is returned is dropped: it does not stand still for the budget.
     pub(super) fn pause(&self) -> Paused {
         self.0.signal.pause()
+    }
+
+    /// Books bytes of an answer that waits here for its turn, until they are dropped. A call that has to go for them is cancelled.
+    pub(super) fn book(&self, keeps: &Arc<Keeps>, bytes: Vec<u8>) -> Bytes {
+        let _kept = keeps.enter_outgoing(bytes.len(), &self.0.signal);
+        Bytes::from_owner(Booked { bytes, _kept })
     }
 
     /// Failure of a call that has to go for the budget, if it has to.

@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -85,6 +85,8 @@ pub(super) struct Connection {
     pub(super) address: Option<SocketAddr>,
     /// Bytes that this process keeps for its streams.
     pub(super) keeps: Arc<Keeps>,
+    /// Number of its streams that last.
+    pub(super) lasting: AtomicUsize,
     cut: AtomicBool,
     reader: Mutex<Option<Waker>>,
     metrics: Arc<Metrics>,
@@ -155,6 +157,7 @@ impl Guests {
                 process,
                 address,
                 keeps: Keeps::new(&self.unread, cut),
+                lasting: AtomicUsize::new(0),
                 cut: AtomicBool::new(false),
                 reader: Mutex::default(),
                 metrics: Arc::clone(&self.metrics),

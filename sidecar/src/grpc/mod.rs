@@ -12,10 +12,12 @@
 mod bounds;
 mod broken;
 mod call;
+mod channels;
 mod framing;
 mod get;
 mod guests;
 mod kept;
+mod lasting;
 mod limits;
 mod outlet;
 mod put;

@@ -14,8 +14,10 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::bounds::Bounds;
 use super::call::{Call, Calls, needs_session, outcome, within};
+use super::channels::{self, Begun};
 use super::get::{Chunks, Watched};
 use super::guests::Connection;
+use super::lasting::LastingStreams;
 use super::put::{self, From};
 use super::results::{Results, acquire_result, done_result, reserve_result};
 use super::sessions::Sessions;
@@ -33,6 +35,7 @@ pub(super) struct Service {
     metrics: Arc<Metrics>,
     sessions: Arc<Sessions>,
     calls: Calls,
+    lasting: LastingStreams,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -42,7 +45,7 @@ type Reply<T> = Result<Response<T>, Status>;
 impl Service {
     pub(super) fn new(exchange: Arc<Exchange>, metrics: Arc<Metrics>, sessions: Arc<Sessions>) -> Self {
         let calls = Calls::new(exchange.threads());
-        Self { exchange, metrics, sessions, calls }
+        Self { exchange, metrics, sessions, calls, lasting: LastingStreams::default() }
     }
 
     /// Cancels all calls, then ends all sessions: what the sessions give back is not for calls that nobody awaits.
@@ -60,6 +63,23 @@ impl Service {
             Ok(holder) => {
                 call.caller_mut().holder = holder;
                 Ok(call)
+            }
+            Err(failure) => {
+                call.end([Err(failure.reason)]);
+                Err(status(&failure))
+            }
+        }
+    }
+
+    /// Begins a stream of a channel, if there is room for one more.
+    fn begin_lasting<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Begun, Status> {
+        let call = self.begin(verb, request)?;
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        match self.lasting.enter(connection.clone()) {
+            Ok(place) => {
+                let From { program, bounds } = from(request);
+                let (exchange, program) = (Arc::clone(&self.exchange), program.name.clone());
+                Ok(Begun { exchange, call, place, program, bounds, connection })
             }
             Err(failure) => {
                 call.end([Err(failure.reason)]);
@@ -106,6 +126,8 @@ fn give_back(
 impl Tensorlane for Service {
     type GetStream = Watched;
     type WatchStream = watching::Answers;
+    type ChannelWriteStream = channels::Written;
+    type ChannelReadStream = channels::Messages;
     type SessionStream = ReceiverStream<Result<v1::SessionEvent, Status>>;
 
     async fn put(&self, request: Request<Streaming<v1::PutChunk>>) -> Reply<v1::PutResponse> {
@@ -261,6 +283,19 @@ impl Tensorlane for Service {
             exchange.publish_set(request)
         })
         .await
+    }
+
+    async fn channel_write(
+        &self,
+        request: Request<Streaming<v1::ChannelWriteRequest>>,
+    ) -> Reply<Self::ChannelWriteStream> {
+        let begun = self.begin_lasting(Verb::ChannelWrite, &request)?;
+        Ok(Response::new(channels::write(begun, request.into_inner())))
+    }
+
+    async fn channel_read(&self, request: Request<v1::ChannelReadRequest>) -> Reply<Self::ChannelReadStream> {
+        let begun = self.begin_lasting(Verb::ChannelRead, &request)?;
+        Ok(Response::new(channels::read(begun, request.into_inner())))
     }
 
     async fn lookup(&self, request: Request<v1::LookupRequest>) -> Reply<v1::LookupResponse> {

@@ -141,6 +141,10 @@ labels! {
         ChannelDetach = "channel_detach",
         /// Channels, with how far their readers are.
         ChannelStat = "channel_stat",
+        /// Channel that is written over gRPC, from begin to end.
+        ChannelWrite = "channel_write",
+        /// Channel that is read over gRPC, from begin to end.
+        ChannelRead = "channel_read",
         /// Makes a mutable set.
         SetCreate = "set_create",
         /// Finds a mutable set.

@@ -1,4 +1,4 @@
-//! Sidecar and its sessions: every verb, channels, requests that are repeated, and sets.
+//! Sidecar and its sessions: every verb, channels, also over gRPC, requests that are repeated, and sets.
 
 mod channels;
 mod exchange;
@@ -8,4 +8,5 @@ mod pipes;
 mod policies;
 mod repeats;
 mod sets;
+mod streams;
 mod watch;

@@ -10,5 +10,6 @@ mod policies;
 mod questions;
 mod sets;
 mod steps;
+mod streams;
 mod transports;
 mod waits;

@@ -18,11 +18,12 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorName};
 
+use super::super::attempts::{Attempts, Rest};
 use super::super::lookup::There;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::super::{Caller, Done, Exchange};
+use super::super::{Done, Exchange};
 use super::table::{self, Added, Party, Spec};
-use super::{Attached, LOCAL, check_reader};
+use super::{Attached, LOCAL, check_reader, hosted};
 use crate::cancel::Cancel;
 use crate::session::SessionLink;
 use crate::store::{AllocRequest, whole};
@@ -41,15 +42,15 @@ pub(super) struct Attach {
     state: Mutex<State>,
 }
 
-/// Reader that is attached: a session of this pod, or another peer.
-enum Who {
+/// Reader that is attached: a session of this pod, a stream of a program without maps, or another peer.
+#[derive(Clone)]
+pub(super) enum Who {
+    /// A session, which maps ring and cursor.
     Session(Arc<SessionLink>),
+    /// A stream, for which this sidecar reads.
+    Stream { session: SessionId, client: Arc<str> },
     /// Another peer, for which this sidecar reads.
-    Peer {
-        session: SessionId,
-        client: Arc<str>,
-        peer: PeerName,
-    },
+    Peer { session: SessionId, client: Arc<str>, peer: PeerName },
 }
 
 struct State {
@@ -74,32 +75,76 @@ struct Asked {
 // === impl Who ===
 
 impl Who {
-    fn session(&self) -> SessionId {
+    pub(super) fn session(&self) -> SessionId {
         match self {
             Self::Session(link) => link.id(),
-            Self::Peer { session, .. } => *session,
+            Self::Stream { session, .. } | Self::Peer { session, .. } => *session,
         }
     }
 
-    fn link(&self) -> Option<&Arc<SessionLink>> {
+    pub(super) fn link(&self) -> Option<&Arc<SessionLink>> {
         match self {
             Self::Session(link) => Some(link),
-            Self::Peer { .. } => None,
+            Self::Stream { .. } | Self::Peer { .. } => None,
         }
     }
 
-    fn party(&self) -> Party {
+    pub(super) fn party(&self) -> Party {
         let client = match self {
             Self::Session(link) => link.client(),
-            Self::Peer { client, .. } => client,
+            Self::Stream { client, .. } | Self::Peer { client, .. } => client,
         };
         Party { session: self.session(), client: Arc::clone(client) }
     }
 
     fn owner(&self) -> Owner {
         match self {
-            Self::Session(link) => Owner::Client(Some(Holder::Session(link.id()))),
+            Self::Session(_) | Self::Stream { .. } => Owner::Client(Some(Holder::Session(self.session()))),
             Self::Peer { peer, .. } => Owner::Peer(peer.clone()),
+        }
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Attaches a session or a stream to a channel. A wait is for its peer, too.
+    pub(super) fn channel_attach_for(
+        self: &Arc<Self>,
+        (who, cancel): (Who, Cancel),
+        request: &v1::ChannelAttachRequest,
+        done: Done<Attached>,
+    ) {
+        if request.wait_ms == 0 || self.peer_meant(&request.peer, &request.name).is_none() {
+            return self.channel_attach_now((who, cancel), request, None, done);
+        }
+        let wait = self.deadline(request.wait_ms).saturating_duration_since(Instant::now());
+        let (exchange, request, owner) = (Arc::clone(self), request.clone(), who.owner());
+        let attempt = move |cancel: Cancel, rest, done| {
+            exchange.channel_attach_now((who.clone(), cancel), &request, Some(rest), done);
+        };
+        Attempts::begin(self, (owner, &cancel), wait, Box::new(attempt), done);
+    }
+
+    /// Attaches it, if the peer of the channel is there; waits for the rest of a wait, if there is one.
+    fn channel_attach_now(
+        self: &Arc<Self>,
+        by: (Who, Cancel),
+        request: &v1::ChannelAttachRequest,
+        rest: Option<Rest>,
+        done: Done<Attached>,
+    ) {
+        let waits = |wait_ms| v1::ChannelAttachRequest { wait_ms, ..request.clone() };
+        match self.channel_place(request) {
+            Ok((None, name)) => {
+                let request = waits(rest.map_or(request.wait_ms, Rest::here));
+                Attach::begin(self, by, &request, name, done);
+            }
+            Ok((Some(peer), name)) => {
+                let request = waits(rest.map_or(request.wait_ms, Rest::there));
+                self.channel_attach_there(by, &request, (peer, name), done);
+            }
+            Err(failure) => done(Err(failure)),
         }
     }
 }
@@ -110,18 +155,14 @@ impl Attach {
     /// Begins to attach a reader. `done` is called once.
     pub(super) fn begin(
         exchange: &Arc<Exchange>,
-        caller: Caller,
+        by: (Who, Cancel),
         request: &v1::ChannelAttachRequest,
         name: TensorName,
         done: Done<Attached>,
     ) {
-        let link = match exchange.channel_caller(&caller) {
-            Ok(link) => link,
-            Err(failure) => return done(Err(failure)),
-        };
         let times = (request.wait_ms, request.deadline_ms);
         let asks = (request.from, request.hold, request.takes_gaps);
-        Self::begin_for(exchange, (Who::Session(link), caller.cancel), name, asks, times, done);
+        Self::begin_for(exchange, by, name, asks, times, done);
     }
 
     /// Begins to attach this sidecar, for another peer that goes by that number. `done` is called once.
@@ -234,7 +275,27 @@ impl Attach {
             exchange.end_reader(self.who.session(), added.reader, false);
             return Err(failure);
         }
+        if hosted::is_stream(added.writer) {
+            return self.attach_hosted(&added, asked);
+        }
         self.tell(&added, asked)
+    }
+
+    /// Has the ring that this sidecar writes for a stream look at the cursor: there is nobody to ask.
+    fn attach_hosted(&self, added: &Added, asked: Asked) -> Result<(), Failure> {
+        let (exchange, cursor) = (&self.exchange, asked.cursor.clone());
+        self.state.lock().asked = Some(asked);
+        let reader = added.reader;
+        let attached = hosted::attach(&exchange.channels, added.writer, reader, &cursor, self.from);
+        let (hosted, first, missed) = attached.inspect_err(|_| self.withdraw())?;
+        let ready = v1::ChannelReady { reader, first, missed, ..Default::default() };
+        exchange.channel_ready(added.writer, &ready);
+        if self.state.lock().done.is_some() {
+            // It ended meanwhile, or the channel did.
+            return Err(table::ended());
+        }
+        hosted.tell();
+        Ok(())
     }
 
     /// Tells the writer of the reader. Under the lock, so that no end of it is told first.

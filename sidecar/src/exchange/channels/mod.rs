@@ -5,12 +5,14 @@
 //! - [`relay`]: a channel of ours that another peer reads.
 //! - [`replica`]: a channel of another peer that is read here.
 //! - [`credit`]: what may be on its way between the two. Pure.
+//! - [`hosted`]: a program without maps, for which this sidecar writes or reads.
 //!
 //! The sidecar makes every ring and cursor and keeps a map of each. So it says in them who has died, and wakes whoever waits
 //! for the dead.
 
 mod attach;
 mod credit;
+mod hosted;
 mod relay;
 mod replica;
 mod table;
@@ -30,11 +32,12 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
-use self::attach::Attach;
+use self::attach::{Attach, Who};
+use self::hosted::HostedReaders;
+pub use self::hosted::{HostedReader, HostedWriter};
 use self::relay::Relay;
 use self::replica::Replicas;
 use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
-use super::attempts::{Attempts, Rest};
 use super::names::tensor_name;
 use super::{Caller, Done, Exchange, session_required};
 use crate::cancel::Cancel;
@@ -59,6 +62,10 @@ pub(super) struct Channels {
     dropped: [AtomicU64; Policy::ALL.len()],
     /// Number of the last reader that is a peer.
     last_peer: AtomicU64,
+    /// Number of the last stream that writes or reads for a program.
+    last_stream: AtomicU64,
+    /// Readers of the rings that streams write, by the stream.
+    hosted: Mutex<HashMap<SessionId, Arc<HostedReaders>>>,
     /// Channels of other peers that are read here.
     replicas: Mutex<Replicas>,
 }
@@ -152,22 +159,10 @@ impl Exchange {
         };
         let (deadline, key) = (self.deadline(request.deadline_ms), request.key);
         self.on_worker(Box::new(done), move |exchange| {
-            exchange.end_detached_of_leaving();
-            let (purpose, bytes, cancel) = (Purpose::Put, shape.bytes(), &caller.cancel);
-            let ring = exchange.store.allocate(&AllocRequest {
-                writer: Some(&link),
-                purpose,
-                bytes,
-                deadline,
-                cancel,
-            })?;
-            ring::format_ring(&ring, shape)
-                .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+            let ring = exchange.allocate_ring(Some(&link), shape, deadline, &caller.cancel)?;
             let policy = spec.policy;
             let writer = Party { session: link.id(), client: Arc::clone(link.client()) };
-            let created = exchange.channels.table.lock().create(writer, key, spec, ring.clone());
-            let (channel, waited) = created?;
-            waited.iter().filter_map(Weak::upgrade).for_each(|attach| attach.go(channel));
+            let channel = exchange.enter_channel(writer, key, spec, ring.clone())?;
             if link.is_cut() {
                 // Its end may have come before the channel was there.
                 exchange.channels_of_session_ended(link.id());
@@ -177,6 +172,29 @@ impl Exchange {
         });
     }
 
+    /// Memory of a new ring, formatted: in a segment of the session that writes it, or in one of the sidecar's own.
+    fn allocate_ring(
+        &self,
+        writer: Option<&Arc<SessionLink>>,
+        shape: RingShape,
+        deadline: Instant,
+        cancel: &Cancel,
+    ) -> Result<Block, Failure> {
+        self.end_detached_of_leaving();
+        let (purpose, bytes) = (Purpose::Put, shape.bytes());
+        let ring = self.store.allocate(&AllocRequest { writer, purpose, bytes, deadline, cancel })?;
+        ring::format_ring(&ring, shape).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        Ok(ring)
+    }
+
+    /// Enters a new channel; its number. Those who waited for it go on.
+    fn enter_channel(&self, writer: Party, key: u64, spec: Spec, ring: Block) -> Result<u64, Failure> {
+        let created = self.channels.table.lock().create(writer, key, spec, ring);
+        let (channel, waited) = created?;
+        waited.iter().filter_map(Weak::upgrade).for_each(|attach| attach.go(channel));
+        Ok(channel)
+    }
+
     /// Attaches the caller to a channel as a reader. A wait is for its peer, too.
     pub fn channel_attach(
         self: &Arc<Self>,
@@ -184,35 +202,9 @@ impl Exchange {
         request: &v1::ChannelAttachRequest,
         done: impl FnOnce(Result<Attached, Failure>) + Send + 'static,
     ) {
-        let done = Box::new(done);
-        if request.wait_ms == 0 || self.peer_meant(&request.peer, &request.name).is_none() {
-            return self.channel_attach_now(caller, request, None, done);
-        }
-        let wait = self.deadline(request.wait_ms).saturating_duration_since(Instant::now());
-        let (exchange, request) = (Arc::clone(self), request.clone());
-        let attempt = move |caller: Caller, rest, done| {
-            exchange.channel_attach_now(caller, &request, Some(rest), done);
-        };
-        Attempts::begin(self, &caller, wait, Box::new(attempt), done);
-    }
-
-    /// Attaches the caller, if the peer of the channel is there; waits for the rest of a wait, if there is one.
-    fn channel_attach_now(
-        self: &Arc<Self>,
-        caller: Caller,
-        request: &v1::ChannelAttachRequest,
-        rest: Option<Rest>,
-        done: Done<Attached>,
-    ) {
-        let waits = |wait_ms| v1::ChannelAttachRequest { wait_ms, ..request.clone() };
-        match self.channel_place(request) {
-            Ok((None, name)) => {
-                let request = waits(rest.map_or(request.wait_ms, Rest::here));
-                Attach::begin(self, caller, &request, name, done);
-            }
-            Ok((Some(peer), name)) => {
-                let request = waits(rest.map_or(request.wait_ms, Rest::there));
-                self.channel_attach_there(&caller, &request, (peer, name), done);
+        match self.channel_caller(&caller) {
+            Ok(link) => {
+                self.channel_attach_for((Who::Session(link), caller.cancel), request, Box::new(done));
             }
             Err(failure) => done(Err(failure)),
         }
@@ -422,6 +414,10 @@ impl Exchange {
 
     /// Time that a writer has to look at a new cursor.
     fn map_deadline(&self, writer: SessionId) -> Duration {
+        if hosted::is_stream(writer) {
+            // It looks at once.
+            return Duration::MAX;
+        }
         self.store.link(writer).map_or(Duration::ZERO, |link| link.map_deadline())
     }
 
@@ -455,6 +451,9 @@ impl Exchange {
                 }
                 Effect::TellGone { writer, key, reader } if writer == replica::WRITER => {
                     self.replica_reader_gone(key, reader);
+                }
+                Effect::TellGone { writer, reader, .. } if hosted::is_stream(writer) => {
+                    self.hosted_reader_gone(writer, reader);
                 }
                 Effect::TellGone { writer, key, reader } => {
                     if let Some(link) = self.store.link(writer) {

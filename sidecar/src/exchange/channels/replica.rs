@@ -20,13 +20,13 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
+use super::attach::Who;
 use super::credit::Arrivals;
 use super::table::{self, Party, Spec};
 use super::{Attached, shape_of};
 use crate::cancel::Cancel;
-use crate::exchange::{Caller, Done, Exchange};
+use crate::exchange::{Done, Exchange};
 use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse};
-use crate::session::SessionLink;
 use crate::store::AllocRequest;
 
 /// Writer of all replicas, where channels of this peer have a session.
@@ -93,7 +93,7 @@ struct Joining {
 
 /// A reader of this pod that wants to read.
 pub(super) struct Wanted {
-    pub(super) link: Arc<SessionLink>,
+    pub(super) who: Who,
     pub(super) cancel: Cancel,
     pub(super) from: v1::ChannelFrom,
     pub(super) hold: u32,
@@ -107,18 +107,16 @@ impl Exchange {
     /// Attaches the caller to a channel of another peer.
     pub(super) fn channel_attach_there(
         self: &Arc<Self>,
-        caller: &Caller,
+        (who, cancel): (Who, Cancel),
         request: &v1::ChannelAttachRequest,
         place: Place,
         done: Done<Attached>,
     ) {
-        let peers = self.peers_or_fail().map(Arc::clone);
-        let (link, peers) = match (caller.link.clone(), peers) {
-            (Some(link), Ok(peers)) => (link, peers),
-            (None, _) => return done(Err(super::session_required("A channel"))),
-            (_, Err(failure)) => return done(Err(failure)),
+        let peers = match self.peers_or_fail().map(Arc::clone) {
+            Ok(peers) => peers,
+            Err(failure) => return done(Err(failure)),
         };
-        let (now, cancel) = (Instant::now(), caller.cancel.clone());
+        let (now, leaves) = (Instant::now(), cancel.clone());
         let rest = self.deadline(request.deadline_ms).saturating_duration_since(now);
         let wait = match request.wait_ms {
             0 => Duration::ZERO,
@@ -126,7 +124,7 @@ impl Exchange {
         };
         let until = now + wait + rest;
         let (from, hold, takes_gaps) = (request.from(), request.hold, request.takes_gaps);
-        let wanted = Wanted { link, cancel, from, hold, takes_gaps, until };
+        let wanted = Wanted { who, cancel, from, hold, takes_gaps, until };
         if let Some(joining) = self.join_replica(&place) {
             return self.on_worker(done, move |_| joining.attach(&wanted));
         }
@@ -143,7 +141,7 @@ impl Exchange {
             Ok(there) => exchange.on_worker(done, move |exchange| open(exchange, place, &there, &wanted)),
             Err(failure) => done(Err(failure)),
         });
-        caller.cancel.on_cancel(Arc::new(move || call.cancel()));
+        leaves.on_cancel(Arc::new(move || call.cancel()));
     }
 
     /// The replica of a channel, which does not end before a reader was attached to it, or not.
@@ -279,7 +277,7 @@ fn open(
         replica.end(exchange, None);
         line.leave();
         if let Ok(attached) = &attached {
-            exchange.end_reader(wanted.link.id(), attached.reader, false);
+            exchange.end_reader(wanted.who.session(), attached.reader, false);
         }
         return Err(failure);
     }
@@ -322,24 +320,23 @@ impl Replica {
         from: First,
     ) -> Result<Attached, Failure> {
         exchange.end_detached_of_leaving();
-        let Wanted { link, cancel, until, hold, takes_gaps, .. } = wanted;
+        let Wanted { who, cancel, until, hold, takes_gaps, .. } = wanted;
         super::check_reader(&self.spec, *hold, *takes_gaps)?;
         let bytes = ring::CURSOR_BYTES;
         let alloc =
-            AllocRequest { writer: Some(link), purpose: Purpose::Put, bytes, deadline: *until, cancel };
+            AllocRequest { writer: who.link(), purpose: Purpose::Put, bytes, deadline: *until, cancel };
         let cursor = exchange.store.allocate(&alloc)?;
         let internal = |error: ring::RingError| Failure::new(Reason::Internal, error.to_string());
         ring::format_cursor(&cursor).map_err(internal)?;
-        let party = Party { session: link.id(), client: Arc::clone(link.client()) };
-        let added = exchange.channels.table.lock().add_reader(self.channel, party, cursor.clone())?;
+        let added = exchange.channels.table.lock().add_reader(self.channel, who.party(), cursor.clone())?;
         let first = self.readers.attach_block(added.reader, &cursor, from).map_err(internal);
         let first = first.and_then(|first| {
             let ready = exchange.channels.table.lock().ready(WRITER, added.reader);
             if ready { Ok(first) } else { Err(table::ended()) }
         });
-        let first = first.inspect_err(|_| exchange.end_reader(link.id(), added.reader, false))?;
-        if link.is_cut() {
-            exchange.end_reader(link.id(), added.reader, false);
+        let first = first.inspect_err(|_| exchange.end_reader(who.session(), added.reader, false))?;
+        if who.link().is_some_and(|link| link.is_cut()) {
+            exchange.end_reader(who.session(), added.reader, false);
             return Err(Failure::new(Reason::Cancelled, "the session has ended"));
         }
         Ok(Attached {

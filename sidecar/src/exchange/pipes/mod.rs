@@ -34,6 +34,7 @@ pub use self::table::PipeTotals;
 use self::table::{Effect, Ended, Table, Waits};
 use super::attempts::{Attempts, Rest};
 use super::names::tensor_name;
+use super::waits::Owner;
 use super::{Caller, Done, Exchange, session_required};
 use crate::cancel::Cancel;
 
@@ -104,10 +105,12 @@ impl Exchange {
         }
         let (exchange, request) = (Arc::clone(self), request.clone());
         let wait = self.pipe_time(request.wait_ms);
-        let attempt = move |caller: Caller, rest, done| {
+        let (by, owner) = (caller.clone(), Owner::Client(caller.holder.clone()));
+        let attempt = move |cancel: Cancel, rest, done| {
+            let caller = Caller { cancel, ..by.clone() };
             exchange.pipe_connect_now(&caller, &request, Some(rest), done);
         };
-        Attempts::begin(self, caller, wait, Box::new(attempt), done);
+        Attempts::begin(self, (owner, &caller.cancel), wait, Box::new(attempt), done);
     }
 
     /// Connects, if the peer of the listener is there; waits for the rest of a wait, if there is one.

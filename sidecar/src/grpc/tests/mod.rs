@@ -2,6 +2,7 @@
 
 mod bounds;
 mod bytes;
+mod channels;
 mod errors;
 mod gpu;
 mod server;

@@ -1,77 +1,87 @@
-//! Parts of a message: where each lies in a slot, and what says so to the reader. Pure.
+//! Parts of a message of a channel: where each lies in a slot, and what says so to the reader. Pure.
 //!
 //! A message is either plain bytes, whose layout is empty, or parts with descriptors, each at a multiple of [`ALIGN`] bytes.
 
 use prost::Message as _;
-use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, wire};
 
-use crate::error::{Error, Result};
+use crate::failure::{Failure, Reason};
+use crate::generated as v1;
+use crate::{Descriptor, wire};
 
 /// Alignment of a part in its slot, in bytes: a cache line, and what vector units ask for.
-pub(crate) const ALIGN: u64 = 64;
+pub const ALIGN: u64 = 64;
 /// Most parts of a message.
-pub(crate) const PARTS_MAX: usize = 1_024;
+pub const PARTS_MAX: usize = 1_024;
 
 /// Places of the parts in a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parts {
+pub struct Parts {
     parts: Vec<PlacedPart>,
     bytes: u64,
 }
 
 /// Part of a message, with its place in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PlacedPart {
-    pub(crate) descriptor: Descriptor,
+pub struct PlacedPart {
+    /// Meaning of its bytes.
+    pub descriptor: Descriptor,
     /// Offset in the slot, in bytes.
-    pub(crate) offset: u64,
+    pub offset: u64,
 }
 
 impl Parts {
     /// Places parts one after the other.
-    pub(crate) fn of(descriptors: impl IntoIterator<Item = Descriptor>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// TOO_LARGE for more parts than a message has, or more bytes than can be counted.
+    pub fn of(descriptors: impl IntoIterator<Item = Descriptor>) -> Result<Self, Failure> {
         let mut placed = Self::default();
         for descriptor in descriptors {
             if placed.parts.len() == PARTS_MAX {
-                return Err(Error::invalid(format!("a message has at most {PARTS_MAX} parts; send several")));
+                let message = format!("a message has at most {PARTS_MAX} parts; send several");
+                return Err(Failure::new(Reason::TooLarge, message).with("most", PARTS_MAX));
             }
             let offset = placed.bytes.next_multiple_of(ALIGN);
             let end = offset.checked_add(descriptor.layout.bytes());
-            placed.bytes =
-                end.ok_or_else(|| Error::invalid("the parts of a message have more than 2^64 bytes"))?;
+            placed.bytes = end.ok_or_else(|| {
+                Failure::new(Reason::TooLarge, "the parts of a message have more than 2^64 bytes")
+            })?;
             placed.parts.push(PlacedPart { descriptor, offset });
         }
         Ok(placed)
     }
 
     /// The parts, in order.
-    pub(crate) fn as_slice(&self) -> &[PlacedPart] {
+    #[must_use]
+    pub fn as_slice(&self) -> &[PlacedPart] {
         &self.parts
     }
 
     /// A part by its index.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where there are fewer.
-    pub(crate) fn get(&self, index: usize) -> Result<&PlacedPart> {
-        let fewer = || Error::invalid(format!("part {index} of a message of {} parts", self.parts.len()));
-        self.parts.get(index).ok_or_else(fewer)
+    /// INVALID_ARGUMENT where there are fewer.
+    pub fn get(&self, index: usize) -> Result<&PlacedPart, Failure> {
+        let fewer = || format!("part {index} of a message of {} parts", self.parts.len());
+        self.parts.get(index).ok_or_else(|| Failure::new(Reason::InvalidArgument, fewer()))
     }
 
     /// Bytes from the first part's begin to the last one's end.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns whether these are parts with just these descriptors.
-    pub(crate) fn are<'a>(&self, descriptors: impl ExactSizeIterator<Item = &'a Descriptor>) -> bool {
+    #[must_use]
+    pub fn are<'a>(&self, descriptors: impl ExactSizeIterator<Item = &'a Descriptor>) -> bool {
         self.parts.len() == descriptors.len()
             && self.parts.iter().zip(descriptors).all(|(part, descriptor)| part.descriptor == *descriptor)
     }
 
     /// The layout as the ring carries it.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let parts = self.parts.iter().map(|part| v1::Descriptor::from(&part.descriptor)).collect();
         v1::ChannelLayout { parts }.encode_to_vec()
     }
@@ -80,20 +90,19 @@ impl Parts {
     ///
     /// # Errors
     /// What is wrong with it, for people.
-    pub(crate) fn decode(layout: &[u8]) -> std::result::Result<Self, String> {
+    pub fn decode(layout: &[u8]) -> Result<Self, String> {
         let layout = v1::ChannelLayout::decode(layout).map_err(|error| error.to_string())?;
         let descriptors = layout.parts.into_iter().map(wire::descriptor);
         let descriptors: Vec<Descriptor> =
-            descriptors.collect::<std::result::Result<_, _>>().map_err(|failure| failure.message)?;
-        Self::of(descriptors).map_err(|error| error.to_string())
+            descriptors.collect::<Result<_, _>>().map_err(|failure| failure.message)?;
+        Self::of(descriptors).map_err(|failure| failure.message)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tensorlane_proto::{DType, Layout, Shape};
-
     use super::*;
+    use crate::{DType, Layout, Shape};
 
     fn tensor(dtype: DType, shape: &[u64]) -> Descriptor {
         Descriptor::host(Layout::contiguous(dtype, Shape::new(shape).unwrap()).unwrap())

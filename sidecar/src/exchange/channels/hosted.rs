@@ -1,0 +1,259 @@
+//! Channels that a program without maps writes or reads: this sidecar is the writer or the reader in its place.
+//!
+//! ```text
+//!   program ── stream ──> HostedWriter + RingWriter ═══ ring ═══> any reader
+//!   any writer ═══ ring or replica ═══> HostedReader + RingReader ── stream ──> program
+//! ```
+//! A stream of such a program has a number of its own where others have a session, so the table knows it as a party like any other. Its
+//! end is the drop of what it was given here; no process is asked for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tensorlane_memory::Block;
+use tensorlane_memory::ring::{First, RingCloser, RingReader, RingReaders, RingWriter};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::SessionId;
+
+use super::attach::Who;
+use super::table::{self, Party, Spec};
+use super::{Attached, Channels, relay, shape_of, spec_message};
+use crate::cancel::Cancel;
+use crate::exchange::Exchange;
+
+/// Streams have numbers from here on where sessions have theirs. Those of peers come behind them.
+const FIRST: u64 = 1 << 62;
+
+/// Number of a stream.
+fn session(number: u64) -> SessionId {
+    SessionId(FIRST + number)
+}
+
+/// Returns whether that is such a number.
+pub(super) fn is_stream(session: SessionId) -> bool {
+    session.0 >= FIRST && !relay::is_peer(session)
+}
+
+/// Readers of a ring that this sidecar writes for a program.
+pub(super) struct HostedReaders {
+    ring: Arc<RingReaders>,
+    /// Called when one has come.
+    came: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Writer of a channel in the place of a program. Dropped, the channel has ended: as lost, unless its ring was finished.
+pub struct HostedWriter {
+    exchange: Arc<Exchange>,
+    session: SessionId,
+    channel: u64,
+    spec: Spec,
+    readers: Arc<RingReaders>,
+}
+
+/// Reader of a channel in the place of a program. Dropped, it reads no more, and its writer waits for it no longer.
+pub struct HostedReader {
+    exchange: Arc<Exchange>,
+    session: SessionId,
+    reader: u64,
+    attached: v1::ChannelAttached,
+    closer: RingCloser,
+}
+
+// === impl HostedReaders ===
+
+impl HostedReaders {
+    /// Looks at the cursor of a new reader from now on. Its first message, and how many it has missed.
+    pub(super) fn attach(&self, reader: u64, cursor: &Block, from: i32) -> Result<(u64, u64), Failure> {
+        let from = match v1::ChannelFrom::try_from(from) {
+            Ok(v1::ChannelFrom::Oldest) => First::Oldest,
+            _ => First::Next,
+        };
+        let first = self.ring.attach_block(reader, cursor, from);
+        let first = first.map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        Ok((first, if from == First::Oldest { first } else { 0 }))
+    }
+
+    /// Tells whoever waits for readers.
+    pub(super) fn tell(&self) {
+        (self.came)();
+    }
+
+    /// Looks at a cursor no more.
+    pub(super) fn detach(&self, reader: u64) {
+        self.ring.detach(reader);
+    }
+}
+
+// === impl Channels ===
+
+impl Channels {
+    /// Readers of the ring that a stream writes, while it does.
+    pub(super) fn hosted(&self, writer: SessionId) -> Option<Arc<HostedReaders>> {
+        self.hosted.lock().get(&writer).cloned()
+    }
+
+    fn next_stream(&self) -> SessionId {
+        session(self.last_stream.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Makes a channel that the caller writes through its ring. `came` is called whenever a reader was attached.
+    pub fn channel_create_hosted(
+        self: &Arc<Self>,
+        client: Arc<str>,
+        cancel: Cancel,
+        open: &v1::ChannelOpen,
+        came: impl Fn() + Send + Sync + 'static,
+        done: impl FnOnce(Result<(HostedWriter, RingWriter), Failure>) + Send + 'static,
+    ) {
+        let writer = Party { session: self.channels.next_stream(), client };
+        let checked = shape_of(open.spec.as_ref().unwrap_or(&v1::ChannelSpec::default())).and_then(|made| {
+            self.channels.table.lock().check_create(writer.session, &made.0.name)?;
+            Ok(made)
+        });
+        let (spec, shape) = match checked {
+            Ok(checked) => checked,
+            Err(failure) => return done(Err(failure)),
+        };
+        let deadline = self.deadline(open.deadline_ms);
+        self.on_worker(Box::new(done), move |exchange| {
+            let session = writer.session;
+            let ring = exchange.allocate_ring(None, shape, deadline, &cancel)?;
+            let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
+            let writing = RingWriter::of_block(&ring, shape, 0).map_err(|error| internal(&error))?;
+            let readers = writing.readers();
+            let hosted = HostedReaders { ring: Arc::clone(&readers), came: Box::new(came) };
+            // Before anybody can attach.
+            exchange.channels.hosted.lock().insert(session, Arc::new(hosted));
+            match exchange.enter_channel(writer, 0, spec.clone(), ring) {
+                Ok(channel) => {
+                    let exchange = Arc::clone(exchange);
+                    Ok((HostedWriter { exchange, session, channel, spec, readers }, writing))
+                }
+                Err(failure) => {
+                    exchange.channels.hosted.lock().remove(&session);
+                    Err(failure)
+                }
+            }
+        });
+    }
+
+    /// Attaches a reader to a channel of this peer or another one, which the caller reads through its ring.
+    pub fn channel_attach_hosted(
+        self: &Arc<Self>,
+        client: Arc<str>,
+        cancel: Cancel,
+        request: v1::ChannelReadRequest,
+        done: impl FnOnce(Result<(HostedReader, RingReader), Failure>) + Send + 'static,
+    ) {
+        let session = self.channels.next_stream();
+        let v1::ChannelReadRequest { name, peer, from, wait_ms, deadline_ms, .. } = request;
+        let request =
+            v1::ChannelAttachRequest { name, peer, from, wait_ms, deadline_ms, hold: 1, takes_gaps: true };
+        let exchange = Arc::clone(self);
+        let attached = move |outcome: Result<Attached, Failure>| {
+            done(outcome.and_then(|attached| {
+                HostedReader::new(&exchange, session, &attached).inspect_err(|_| {
+                    exchange.end_reader(session, attached.reader, false);
+                })
+            }));
+        };
+        self.channel_attach_for((Who::Stream { session, client }, cancel), &request, Box::new(attached));
+    }
+
+    /// A reader of a channel that a stream writes has gone.
+    pub(super) fn hosted_reader_gone(&self, writer: SessionId, reader: u64) {
+        if let Some(hosted) = self.channels.hosted(writer) {
+            hosted.detach(reader);
+        }
+        self.channels.table.lock().forget(writer, reader);
+    }
+}
+
+// === impl HostedWriter ===
+
+impl HostedWriter {
+    /// Shape of the channel.
+    #[must_use]
+    pub fn spec(&self) -> v1::ChannelSpec {
+        spec_message(&self.spec)
+    }
+
+    /// Number of readers that are attached.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// Client of a reader; empty where it has gone.
+    #[must_use]
+    pub fn client_of(&self, reader: u64) -> String {
+        let table = self.exchange.channels.table.lock();
+        let reader = table.channel(self.channel).and_then(|channel| channel.readers.get(&reader));
+        reader.map(|reader| reader.party.client.to_string()).unwrap_or_default()
+    }
+}
+
+impl Drop for HostedWriter {
+    fn drop(&mut self) {
+        let end = v1::ChannelDetachRequest { channel: self.channel, ..Default::default() };
+        self.exchange.channel_detach(self.session, &end);
+        self.exchange.channels.hosted.lock().remove(&self.session);
+    }
+}
+
+// === impl HostedReader ===
+
+impl HostedReader {
+    fn new(
+        exchange: &Arc<Exchange>,
+        session: SessionId,
+        attached: &Attached,
+    ) -> Result<(Self, RingReader), Failure> {
+        let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
+        let Attached { reader, spec, writer, ring, cursor, first, missed, route, peer, .. } = attached;
+        let shape = spec.shape().map_err(|error| internal(&error))?;
+        let ring = RingReader::of_blocks(ring, cursor, shape, *first).map_err(|error| internal(&error))?;
+        let attached = v1::ChannelAttached {
+            spec: Some(spec_message(spec)),
+            first: *first,
+            missed: *missed,
+            writer: writer.to_string(),
+            route: (*route).to_owned(),
+            peer: peer.as_ref().map(ToString::to_string).unwrap_or_default(),
+        };
+        let (exchange, closer) = (Arc::clone(exchange), ring.closer());
+        Ok((Self { exchange, session, reader: *reader, attached, closer }, ring))
+    }
+
+    /// Result of the attach.
+    #[must_use]
+    pub fn attached(&self) -> &v1::ChannelAttached {
+        &self.attached
+    }
+}
+
+impl Drop for HostedReader {
+    fn drop(&mut self) {
+        // In this order: whoever sleeps on the ring finds it closed.
+        self.exchange.end_reader(self.session, self.reader, false);
+        self.closer.close();
+    }
+}
+
+/// Attaches a reader to the ring of a stream; ended where the stream is.
+pub(super) fn attach(
+    channels: &Channels,
+    writer: SessionId,
+    reader: u64,
+    cursor: &Block,
+    from: i32,
+) -> Result<(Arc<HostedReaders>, u64, u64), Failure> {
+    let hosted = channels.hosted(writer).ok_or_else(table::ended)?;
+    let (first, missed) = hosted.attach(reader, cursor, from)?;
+    Ok((hosted, first, missed))
+}
