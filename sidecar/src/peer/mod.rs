@@ -56,6 +56,7 @@ mod relay;
 mod remote;
 mod resolve;
 mod scheduler;
+mod seats;
 mod send_error;
 mod serving;
 mod sets;

@@ -18,6 +18,7 @@ mod quic_calls;
 mod resolving;
 mod resumed;
 mod rotation;
+mod seats;
 mod sets;
 mod shm;
 mod shm_hostile;
