@@ -292,7 +292,9 @@ impl<T: Send + 'static> Hunt<T> {
     fn go_round(self: &Arc<Self>) {
         let most = self.exchange.peers.get().map_or(0, |peers| peers.round());
         if self.state.lock().turn.begin() {
-            while let Some((names, next)) = self.state.lock().next_round(most) {
+            loop {
+                let next = self.state.lock().next_round(most);
+                let Some((names, next)) = next else { break };
                 let until = self.deadline.min(self.began + self.answer).min(Instant::now() + ANSWER);
                 next.iter().for_each(|peer| self.ask(peer, names.clone(), until));
             }

@@ -95,4 +95,4 @@ pub use transport::{LanesConfig, Way, quic_settings};
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

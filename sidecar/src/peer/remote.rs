@@ -355,6 +355,12 @@ impl<L: Carrier> State<L> {
         has_leases || is_asked || asks || !self.packed.is_empty()
     }
 
+    /// Returns whether the peer has something here that it may come back for.
+    pub(super) fn serves(&self) -> bool {
+        let is_asked = self.inquiries.values().any(|inquiry| !inquiry.yields);
+        is_asked || !self.open.is_empty() || !self.packed.is_empty()
+    }
+
     /// The connection that has ended gave its seat away, and nobody used it: the peer is not lost.
     pub(super) fn rest(&mut self) {
         self.lost = None;

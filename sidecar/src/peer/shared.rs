@@ -636,18 +636,19 @@ impl Shared {
     pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str, gave_way: bool) {
         let peer = &link.peer;
         let handover = peer.handover.lock();
-        let (present, rests, needed, effects, packed) = {
+        let (present, lost, needed, effects, packed) = {
             let mut state = peer.state.lock();
-            let was_used = state.is_used() || peer.is_held();
+            let (was_used, serves) = (state.is_used() || peer.is_held(), state.serves());
             let (present, effects) = state.link_ended(link, why, Instant::now());
             let rests = present && gave_way && !was_used;
             if rests {
                 state.rest();
             }
-            (present, rests, state.needs_link(), effects, state.packed.lost(link.id))
+            let lost = present && (!gave_way || serves);
+            (present, lost, state.needs_link(), effects, state.packed.lost(link.id))
         };
-        // Of one that rests there is nothing here that would wait for it.
-        if present && !rests {
+        // Where the seat was given away and nothing is leased, there is nothing here that would wait for it.
+        if lost {
             self.serve.peer_lost(&link.key());
         }
         drop(handover);

@@ -11,6 +11,8 @@ use crate::cancel::Cancel;
 use crate::exchange::alone::{MINUTE, alone};
 use crate::peer::{PeerKey, Serve};
 
+mod rounds;
+
 /// More than there were ever threads for.
 const MANY: usize = 1_500;
 
