@@ -19,9 +19,6 @@ pub struct SidecarArgs {
     /// Bytes beside them.
     #[arg(long, default_value = "256Mi", value_name = "BYTES", value_parser = |text: &str| memory(text, BASE_MIN, BASE_MAX))]
     sidecar_memory: Amount,
-    /// Peers that each sidecar may be connected to at once. Each takes 1Mi of the bytes beside tensors.
-    #[arg(long, default_value_t = 256, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    sidecar_peers_max: u32,
     /// Processor time to request.
     #[arg(long, default_value = "100m", value_name = "CPU", value_parser = cpu)]
     sidecar_cpu: Amount,
@@ -44,7 +41,6 @@ impl SidecarArgs {
             image_pull_policy: self.sidecar_image_pull_policy.clone(),
             arena: self.sidecar_arena_size,
             base: self.sidecar_memory,
-            peers_max: self.sidecar_peers_max,
             cpu: self.sidecar_cpu,
             log_level: self.sidecar_log_level,
             user: (self.sidecar_user != 0).then(|| i64::from(self.sidecar_user)),

@@ -64,8 +64,6 @@ pub struct Defaults {
     pub arena: Amount,
     /// Bytes beside them.
     pub base: Amount,
-    /// Peers that a sidecar may be connected to at once.
-    pub peers_max: u32,
     /// Processor time to request.
     pub cpu: Amount,
     /// Level of the log.
@@ -76,9 +74,6 @@ pub struct Defaults {
     pub ipv6: bool,
 }
 
-/// Peers that a sidecar may be connected to at once where nobody says a number.
-pub(crate) const PEERS_MAX: u32 = 256;
-
 impl Default for Defaults {
     fn default() -> Defaults {
         Defaults {
@@ -86,7 +81,6 @@ impl Default for Defaults {
             image_pull_policy: None,
             arena: Amount::whole(1 << 30),
             base: Amount::whole(256 << 20),
-            peers_max: PEERS_MAX,
             cpu: Amount::milli(100),
             log_level: LogLevel::Info,
             user: Some(64646),

@@ -6,7 +6,7 @@ use tensorlane_proto::crd::{
 };
 
 use super::asked::Asked;
-use super::facts::{self, Defaults, Facts};
+use super::facts::Facts;
 use super::reason::{Deny, Unsupported};
 use super::{View, gpu};
 use crate::abilities::{unsupported, unsupported_wishes};
@@ -15,9 +15,6 @@ use crate::quantity::Amount;
 
 /// Most readers of a tensor that one sidecar serves at a time.
 const FAN_OUT_MAX: i32 = 8;
-/// Most peers that a sidecar takes, and the bytes beside the arena that each of them takes when it is connected.
-const PEERS_MAX: i32 = 10_000;
-const SEAT_BYTES: u64 = 1 << 20;
 
 /// Everything that is decided about a sidecar, its resources under limits excepted.
 #[derive(Clone, Debug)]
@@ -39,8 +36,6 @@ pub(super) struct Settled {
     pub(super) same_node: SameNode,
     /// Absent where the exchange does not say it.
     pub(super) fan_out: Option<i32>,
-    /// Absent where neither the exchange nor the installation says another number than the sidecar's own.
-    pub(super) peers_max: Option<u32>,
     /// The pod does not share its process namespace yet, and is to.
     pub(super) share_process_namespace: bool,
 }
@@ -74,7 +69,6 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
         ticket_ttl: gc.ticket_ttl,
         same_node,
         fan_out,
-        peers_max: sizes.peers_max,
         share_process_namespace,
     })
 }
@@ -124,7 +118,6 @@ struct Sizes {
     arena: Amount,
     base: Amount,
     cpu: Amount,
-    peers_max: Option<u32>,
 }
 
 impl Sizes {
@@ -146,44 +139,11 @@ impl Sizes {
         let base = read("sidecar.resources.memory", base, &|text| memory(text, BASE_MIN, BASE_MAX))?;
         let time = read("sidecar.resources.cpu", resources.and_then(|r| r.cpu.as_ref()), &cpu)?;
         let defaults = &facts.defaults;
-        let (base, peers_max) = Self::seats(wishes.memory.or(base), exchange, spec, defaults)?;
         Ok(Sizes {
             arena: wishes.arena.or(arena).unwrap_or(defaults.arena),
-            base,
+            base: wishes.memory.or(base).unwrap_or(defaults.base),
             cpu: wishes.cpu.or(time).unwrap_or(defaults.cpu),
-            peers_max,
         })
-    }
-
-    /// Bytes beside the arena, and the number of peers that are connected at once: where an exchange says a number, each has its bytes.
-    fn seats(
-        said: Option<Amount>,
-        exchange: &str,
-        spec: &ExchangeSpec,
-        defaults: &Defaults,
-    ) -> Result<(Amount, Option<u32>), Deny> {
-        let refused = |max: i32, wrong| Deny::InvalidExchange {
-            exchange: exchange.to_owned(),
-            field: "peers.max",
-            value: max.to_string(),
-            wrong,
-        };
-        let wanted = spec.peers.as_ref().and_then(|peers| peers.max);
-        if let Some(max) = wanted.filter(|max| !(1..=PEERS_MAX).contains(max)) {
-            return Err(refused(max, format!("not a number from 1 to {PEERS_MAX}")));
-        }
-        let max = wanted.and_then(|max| u32::try_from(max).ok()).unwrap_or(defaults.peers_max);
-        let needed = Amount::whole(u64::from(max) * SEAT_BYTES);
-        if let Some((base, max)) = said.zip(wanted).filter(|(base, _)| *base < needed) {
-            let (needed, base) = (needed.memory().0, base.memory().0);
-            let wrong = format!(
-                "more than fit into {base} of memory beside the arena: each takes 1Mi of it, together {needed}. Raise \
-                 sidecar.resources.memory of the exchange or tensorlane.dev/memory of the pod, or leave them out"
-            );
-            return Err(refused(max, wrong));
-        }
-        let base = said.unwrap_or_else(|| defaults.base.max(needed));
-        Ok((base, Some(max).filter(|max| *max != facts::PEERS_MAX)))
     }
 }
 

@@ -141,7 +141,6 @@ fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
         ("TENSORLANE_ENCRYPTION", settled.encryption.map(|word| word.to_string())),
         ("TENSORLANE_GPU_MODE", Some(settled.gpu.to_string())),
         ("TENSORLANE_NODE_DIRECTORY", node),
-        ("TENSORLANE_PEERS_MAX", settled.peers_max.map(|peers| peers.to_string())),
         ("TENSORLANE_PEERS_FAN_OUT", settled.fan_out.map(|readers| readers.to_string())),
     ]
     .into_iter()

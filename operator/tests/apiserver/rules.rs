@@ -153,8 +153,6 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
         ("should be greater than or equal to 0", Status(json!({"offer": offer(-1, 1, &[])}))),
         ("should be greater than or equal to 0", Exchange(json!({"fanOut": -1}))),
         ("should be less than or equal to 8", Exchange(json!({"fanOut": 9}))),
-        ("should be greater than or equal to 1", Exchange(json!({"peers": {"max": 0}}))),
-        ("should be less than or equal to 10000", Exchange(json!({"peers": {"max": 10001}}))),
         ("supported values: \"shm\", \"cuda_ipc\", \"tcp\", \"quic\"", transports(&["rdma"])),
         ("Duplicate value", transports(&["tcp", "tcp"])),
     ]
@@ -164,7 +162,7 @@ fn right() -> Vec<Trial> {
     let everything = json!({
         "transports": ["shm", "cuda_ipc", "tcp", "quic"], "prefer": "quic", "require": ["encrypted"], "arena": {"size": "2Gi"},
         "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
-        "sameNode": "claim", "fanOut": 8, "peers": {"max": 10000}, "gpu": {"mode": "auto"},
+        "sameNode": "claim", "fanOut": 8, "gpu": {"mode": "auto"},
         "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
         "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
     });

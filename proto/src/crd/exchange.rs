@@ -66,9 +66,6 @@ pub struct ExchangeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 8))]
     pub fan_out: Option<i32>,
-    /// Connections between the sidecars.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peers: Option<PeerLimits>,
     /// Tensors on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
@@ -91,18 +88,6 @@ pub struct Arena {
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('16Mi')) >= 0 && quantity(self).compareTo(quantity('16Ti')) <= 0 && quantity(self).asInteger() % 4096 == 0")
         .message("arena.size must be bytes from 16Mi to 16Ti in multiples of 4Ki, such as 2Gi"))]
     pub size: Option<String>,
-}
-
-/// Connections between the sidecars.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct PeerLimits {
-    /// Peers that each sidecar may be connected to at once: 256 unless given. As long as the exchange has no more pods all are
-    /// connected ahead; of more, those that are needed. Each takes 1Mi of memory beside the arena: that is at least so much
-    /// where nothing is said of it, and pods are refused where less is said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 10000))]
-    pub max: Option<i32>,
 }
 
 /// When what nobody keeps goes away.

@@ -17,8 +17,8 @@ mod readable;
 mod words;
 
 pub use exchange::{
-    Arena, ExchangeSpec, ExchangeStatus, Gc, Gpu, Inject, PeerLimits, Security, SidecarResources,
-    SidecarSettings, TensorExchange,
+    Arena, ExchangeSpec, ExchangeStatus, Gc, Gpu, Inject, Security, SidecarResources, SidecarSettings,
+    TensorExchange,
 };
 pub use peer::{OfferedTransport, PeerOffer, PeerSpec, PeerStatus, TensorPeer};
 pub use words::{Encryption, GpuMode, LogLevel, Prefer, Requirement, SameNode, TransportKind, UnknownWord};

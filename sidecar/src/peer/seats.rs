@@ -180,8 +180,7 @@ pub(super) enum LackingSide {
 /// Failure of a call that waited for a seat until its deadline.
 pub(super) fn failure(peer: &PeerName, (side, told): (LackingSide, NoSeat), limit: Duration) -> Failure {
     let limit = clock::told(limit);
-    let remedy =
-        "wait longer, use fewer peers at a time, or raise peers.max (spec.peers.max of the TensorExchange)";
+    let remedy = "wait longer, use fewer peers at a time, or raise peers.max";
     let message = match side {
         LackingSide::Theirs => format!("no seat at {peer} within {limit}: {told}; {remedy}"),
         LackingSide::Ours => format!(

@@ -171,10 +171,6 @@ struct Sidecar {
     /// Bytes beside them: from `64Mi` to `1Ti`.
     #[schemars(regex(pattern = BASE_SIZE))]
     memory: String,
-    /// Peers that each sidecar may be connected to at once, from 1 to 10000. Each takes 1Mi of `memory`, which is raised to that
-    /// where it is less.
-    #[schemars(range(min = 1, max = 10000))]
-    peers_max: u32,
     /// Processor time to request, such as `250m` or `2`; more than nothing.
     #[schemars(regex(pattern = CPU))]
     cpu: String,
@@ -355,7 +351,6 @@ impl Default for Sidecar {
             image: image("sidecar"),
             arena_size: defaults.arena.memory().0,
             memory: defaults.base.memory().0,
-            peers_max: defaults.peers_max,
             cpu: defaults.cpu.cpu().0,
             log_level: defaults.log_level,
             user: defaults.user.unwrap_or_default(),

@@ -13,10 +13,9 @@ use crate::peer::seats::{NoSeat, Seating, Sitter, Taken, seating};
 
 const MS: u64 = 1000;
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Time from one end to the other, for TLS, and for which a need uses a connection.
+/// Time from one end to the other, and for TLS.
 const WAY: u64 = MS;
 const TLS: u64 = 3 * MS;
-const USE: u64 = 20 * MS;
 /// Time between two looks for a seat at the end that dials.
 const LOOK: u64 = 50 * MS;
 
@@ -63,6 +62,8 @@ struct Crowd {
     queue: BTreeMap<(u64, u64), Happening>,
     nodes: Vec<Node>,
     most: usize,
+    /// Time for which a need uses a connection.
+    uses: u64,
     wires: u64,
     /// Pairs of which one end needed the other.
     wanted: BTreeSet<(usize, usize)>,
@@ -74,7 +75,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(seed: u64, peers: usize, most: usize) -> Self {
+    fn new(seed: u64, peers: usize, most: usize, uses: u64) -> Self {
         Self {
             dice: Dice(seed),
             base: Instant::now(),
@@ -83,6 +84,7 @@ impl Crowd {
             queue: BTreeMap::new(),
             nodes: (0..peers).map(|_| Node::default()).collect(),
             most,
+            uses,
             wires: 0,
             wanted: BTreeSet::new(),
             met: 0,
@@ -166,7 +168,8 @@ impl Crowd {
             let wire = seat.wire;
             seat.uses += count;
             seat.used = now;
-            (0..count).for_each(|_| self.after(USE, Happening::Done(a, b, wire)));
+            let uses = self.uses;
+            (0..count).for_each(|_| self.after(uses, Happening::Done(a, b, wire)));
             if let Some(there) = self.nodes[b].seats.get_mut(&a).filter(|there| there.wire == wire) {
                 (there.spoken, there.used) = (true, now);
                 there.uses += count;
@@ -179,7 +182,7 @@ impl Crowd {
             Due::Now => self.after(0, Happening::Dial(a, b)),
             Due::At(at) => {
                 let wait = u64::try_from((at - now).as_micros()).unwrap_or(u64::MAX);
-                self.after(wait, Happening::Dial(a, b));
+                self.after(wait.saturating_add(1), Happening::Dial(a, b));
             }
             Due::Never => {}
         }
@@ -262,7 +265,7 @@ impl Crowd {
 fn two_thousand_peers_with_sixteen_seats_meet_every_need_and_connect_nobody_else() {
     for seed in 0..4 {
         let (peers, most) = (2000, 16);
-        let mut crowd = Crowd::new(seed, peers, most);
+        let mut crowd = Crowd::new(seed, peers, most, 200 * MS);
         let mut asked = 0;
         for a in 0..peers {
             for _ in 0..5 {
@@ -270,13 +273,13 @@ fn two_thousand_peers_with_sixteen_seats_meet_every_need_and_connect_nobody_else
                 let among = if crowd.dice.one_in(3) { peers } else { 50 };
                 let b = crowd.dice.roll(among as u64) as usize;
                 if a != b {
-                    let at = crowd.dice.roll(2000 * MS);
+                    let at = crowd.dice.roll(1000 * MS);
                     crowd.after(at, Happening::Need(a, b));
                     asked += 1;
                 }
             }
         }
-        crowd.run(60_000 * MS);
+        crowd.run(600_000 * MS);
         assert_eq!(crowd.met, asked, "every need is met");
         assert!(crowd.nodes.iter().all(|node| node.needs.is_empty() && node.leaving == 0));
         let Crowd { gave_way, told, largest, .. } = crowd;
@@ -284,7 +287,7 @@ fn two_thousand_peers_with_sixteen_seats_meet_every_need_and_connect_nobody_else
             gave_way > 0 && told > 0 && largest <= 2 * most,
             "{gave_way} gave way, {told} told, {largest} at most"
         );
-        assert!(crowd.dials < 6 * asked, "{} dials for {asked} needs", crowd.dials);
+        assert!(crowd.dials < 20 * asked, "{} dials for {asked} needs", crowd.dials);
         println!(
             "{asked} needs, {} dials, {} without a seat, {} gave way, over after {} ms",
             crowd.dials,
@@ -298,11 +301,11 @@ fn two_thousand_peers_with_sixteen_seats_meet_every_need_and_connect_nobody_else
 #[test]
 fn peers_with_one_seat_that_all_need_each_other_come_to_an_end() {
     for seed in 0..50 {
-        let mut crowd = Crowd::new(seed, 6, 1);
+        let mut crowd = Crowd::new(seed, 6, 1, 20 * MS);
         for a in 0..6 {
             (0..6).filter(|b| *b != a).for_each(|b| crowd.after(0, Happening::Need(a, b)));
         }
-        crowd.run(60_000 * MS);
+        crowd.run(600_000 * MS);
         assert_eq!((crowd.met, crowd.nodes.iter().all(|node| node.needs.is_empty())), (30, true));
     }
 }
