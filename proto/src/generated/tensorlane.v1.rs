@@ -4387,6 +4387,10 @@ pub struct PeerHello {
     /// Where it listens in the directory that the sidecars of a node share. Absent: it shares no memory with other pods.
     #[prost(message, optional, tag = "10")]
     pub node: ::core::option::Option<NodeSocket>,
+    /// From the side that dials: somebody there waits for the connection, so that one that nobody uses may give way to it. A release
+    /// that does not say so gets a seat only where one is free.
+    #[prost(bool, tag = "11")]
+    pub needed: bool,
 }
 /// A socket in the node's directory, and what both ends of a connection prove with that they are at one and the same node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4602,6 +4606,9 @@ pub struct Inquire {
     /// answer comes when that is done, within `wait_ms`, or says why not. At most one target. An earlier release answers at once.
     #[prost(bool, tag = "4")]
     pub stage: bool,
+    /// Whether the asker can do without the answer: the question keeps no seat, and ends with its connection.
+    #[prost(bool, tag = "5")]
+    pub yields: bool,
 }
 /// Answers Inquire, in the order of the targets.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -4613,6 +4620,14 @@ pub struct Inquired {
 /// Withdraws a call: no answer is wanted any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Cancel {}
+/// Ends a connection in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Goodbye {
+    /// Nobody uses the connection where this is said, and its seat goes to another peer. Where nobody uses it at the other end either,
+    /// neither end has lost the other.
+    #[prost(bool, tag = "1")]
+    pub idle: bool,
+}
 /// A call failed as a whole.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallFailed {

@@ -1,6 +1,6 @@
 //! Between the directory and the connections: the peer table as `peer` wants to ask it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,14 @@ impl Known for Table {
 
     fn claimants(&self, fingerprint: &Fingerprint) -> Vec<PeerName> {
         self.now().claimants(fingerprint).iter().map(|entry| entry.name.clone()).collect()
+    }
+
+    fn count(&self) -> usize {
+        self.now().len()
+    }
+
+    fn at(&self, address: IpAddr) -> Vec<PeerName> {
+        self.now().at(&address).iter().map(|entry| entry.name.clone()).collect()
     }
 
     fn refresh(&self) {

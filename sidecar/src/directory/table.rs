@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::{ADDRESSES_MAX, FINGERPRINTS_MAX, Fingerprint, PEERS_MAX, PeerName};
@@ -34,6 +35,8 @@ pub struct PeerTable {
     by_name: BTreeMap<PeerName, Arc<PeerEntry>>,
     /// Peers that say that a key is theirs: one peer, unless somebody copied it.
     by_fingerprint: HashMap<Fingerprint, Vec<Arc<PeerEntry>>>,
+    /// Peers by the addresses that they list as numbers.
+    by_address: HashMap<IpAddr, Vec<Arc<PeerEntry>>>,
 }
 
 /// Reason for which entries are no table.
@@ -128,6 +131,13 @@ impl PeerTable {
                 claimants.push(Arc::clone(entry));
             }
         }
+        let numbers = entry.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
+        for address in numbers.map(|address| address.ip().to_canonical()) {
+            let there = self.by_address.entry(address).or_default();
+            if !there.iter().any(|other| Arc::ptr_eq(other, entry)) {
+                there.push(Arc::clone(entry));
+            }
+        }
         if self.by_name.insert(peer(), Arc::clone(entry)).is_some() {
             errors.push(TableError::NameTwice { peer: peer() });
         }
@@ -141,6 +151,11 @@ impl PeerTable {
     /// The peers that say that the key of this fingerprint is theirs: at most one, unless somebody copied it.
     pub fn claimants(&self, fingerprint: &Fingerprint) -> &[Arc<PeerEntry>] {
         self.by_fingerprint.get(fingerprint).map_or(&[], Vec::as_slice)
+    }
+
+    /// The peers that list this address, in its canonical form. Those that list a name of DNS are not found so.
+    pub fn at(&self, address: &IpAddr) -> &[Arc<PeerEntry>] {
+        self.by_address.get(address).map_or(&[], Vec::as_slice)
     }
 
     /// The keys that several peers claim, and who does.
@@ -186,6 +201,23 @@ mod tests {
         assert_eq!(table.peer(&"a".parse().unwrap()).unwrap().fingerprints, [Fingerprint([3; 32])]);
         let names: Vec<_> = table.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!((names, table.len(), table.is_empty()), (vec!["a", "b"], 2, false));
+    }
+
+    #[test]
+    fn a_peer_is_found_by_its_addresses_in_either_form_and_not_by_a_name_of_dns() {
+        let at = |name: &str, key, addresses: &[&str]| PeerEntry {
+            addresses: addresses.iter().map(|&address| address.to_owned()).collect(),
+            ..entry(name, &[key])
+        };
+        let twice = ["192.0.2.1:1", "192.0.2.1:2", "[2001:db8::1]:1"];
+        let table =
+            PeerTable::new(vec![at("a", 1, &twice), at("b", 2, &["[::ffff:192.0.2.1]:9", "b.example:1"])])
+                .unwrap();
+        let names = |address: &str| -> Vec<&str> {
+            table.at(&address.parse().unwrap()).iter().map(|entry| entry.name.as_str()).collect()
+        };
+        assert_eq!((names("192.0.2.1"), names("2001:db8::1")), (vec!["a", "b"], vec!["a"]));
+        assert!(names("192.0.2.2").is_empty());
     }
 
     #[test]

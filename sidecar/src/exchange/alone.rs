@@ -19,10 +19,15 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Exchange on its own, with what it shares with the rest of a sidecar.
 pub(crate) fn alone() -> (Arc<Exchange>, Workers, Arc<Metrics>) {
+    alone_as("here")
+}
+
+/// The same, of a peer of this name.
+pub(crate) fn alone_as(peer: &str) -> (Arc<Exchange>, Workers, Arc<Metrics>) {
     let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
     let arena = Arena::start(options, Arc::new(|| {})).unwrap();
     let me =
-        Me { exchange: "lab".parse().unwrap(), peer: "here".parse().unwrap(), incarnation: Incarnation(1) };
+        Me { exchange: "lab".parse().unwrap(), peer: peer.parse().unwrap(), incarnation: Incarnation(1) };
     let settings = StoreSettings {
         limits: Limits::default(),
         ticket_ttl: MINUTE,

@@ -80,12 +80,7 @@ impl Exchange {
             Err(failure) => return wanted.iter().for_each(|(i, _)| gather.put(*i, Err(failure.clone()))),
         };
         let target = |(_, reference): &(usize, Reference)| target_of(reference);
-        let inquire = v1::Inquire {
-            targets: wanted.iter().map(target).collect(),
-            wait_ms: 0,
-            copies: false,
-            stage: false,
-        };
+        let inquire = v1::Inquire { targets: wanted.iter().map(target).collect(), ..v1::Inquire::default() };
         let (exchange, gather) = (Arc::clone(self), Arc::clone(gather));
         // It ends by itself at the deadline.
         peers.inquire(peer, None, inquire, deadline, move |outcome| match outcome {

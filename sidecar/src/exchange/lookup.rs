@@ -1,12 +1,14 @@
-//! Finding names: here first, else at all connected peers; now, or when they appear. No thread waits for it.
+//! Finding names: here first, else at all connected peers, else at those that nobody needed yet, in rounds; now, or when they
+//! appear. No thread waits for it.
 //!
 //! ```text
 //!   all are here ────────────────────────────────────────────────────> done, on the caller's thread
 //!   else ask the peers ──(all have answered, or 2 s)──> found ───────> done
+//!     └─ more are listed than have seats ──(a few at a time, until found or for half a minute)──^
 //!                                                          └─ wait ──> an entry in `waits` ──(found, deadline, cancel)──> done
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,9 @@ use crate::store::Own;
 
 /// Time that the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
 pub(super) const ANSWER: Duration = Duration::from_secs(2);
+
+/// Time for rounds through peers that are not connected since nobody needed it.
+pub(super) const ROUNDS: Duration = Duration::from_secs(30);
 
 /// Names that are to be found, and the time for it.
 pub(super) struct Wanted {
@@ -50,6 +55,8 @@ struct Hunt<T> {
     caller: Caller,
     look: Look<T>,
     began: Instant,
+    /// Time that all may take to answer the first questions.
+    answer: Duration,
     wait: Duration,
     deadline: Instant,
     state: Mutex<Hunting<T>>,
@@ -60,9 +67,41 @@ struct Hunting<T> {
     entry: Option<WaitId>,
     /// Peers that have not answered the first question, which waits for nothing.
     asked: HashMap<PeerName, Option<CallHandle>>,
+    /// Peers that are to be asked, some at a time, once the connected ones have answered.
+    queue: VecDeque<PeerName>,
+    /// Peers that were asked, where there are rounds.
+    rounds: Option<usize>,
+    /// The connected ones have answered.
+    is_round: bool,
+    turn: Turn,
     /// The first questions are over, and names are waited for.
     waits: bool,
     then: Option<Then<T>>,
+}
+
+/// One thread at a time goes on with the rounds, and once more for those that came meanwhile.
+#[derive(Default)]
+struct Turn {
+    taken: bool,
+    again: bool,
+}
+
+impl Turn {
+    /// Returns whether it is the caller's turn.
+    fn begin(&mut self) -> bool {
+        self.again = true;
+        !std::mem::replace(&mut self.taken, true)
+    }
+
+    /// Ends the turn, but where somebody came meanwhile. Returns whether it goes on.
+    fn end(&mut self) -> bool {
+        self.taken = std::mem::take(&mut self.again);
+        self.taken
+    }
+
+    fn is_taken(&self) -> bool {
+        self.taken
+    }
 }
 
 /// Step that follows a step of a search, outside of its lock.
@@ -88,9 +127,11 @@ impl Exchange {
             Err(failure) => return done(Err(failure)),
         };
         let wait = Duration::from_millis(request.wait_ms).min(self.settings.deadline_max);
+        // Where no peer is to be asked in rounds all have answered before.
+        let most = wait + ROUNDS.max(ANSWER);
         let within = match request.deadline_ms {
-            0 => wait + ANSWER,
-            ms => Duration::from_millis(ms).min(wait + ANSWER),
+            0 => most,
+            ms => Duration::from_millis(ms).min(most),
         };
         let parsed = |name: &String| {
             TensorName::new(name).map_err(|error| Failure::new(Reason::InvalidArgument, error.to_string()))
@@ -135,17 +176,33 @@ impl Exchange {
         search.look_here(&self.me().peer, None, |names| look(self, names));
         let began = Instant::now();
         if search.is_complete() {
-            return then(self, search.finish(&End::Over { limit: Duration::ZERO, unasked: 0 }));
+            return then(self, search.finish(&End::Over { limit: Duration::ZERO, unasked: 0, rounds: None }));
         }
         let connected = self.peers.get().map(|peers| peers.connected()).unwrap_or_default();
+        let asks_any = !search.open().is_empty();
+        let resting = self.peers.get().filter(|_| asks_any).map(|peers| peers.resting()).unwrap_or_default();
+        let rounds = (!resting.is_empty()).then_some(connected.len());
+        let answer = if rounds.is_some() { ROUNDS } else { ANSWER };
         let questions = search.questions(&self.me().peer, &connected);
         let (bytes, owner) = (cost(search.names()), Owner::Client(caller.holder));
         let (asked, cancel) =
             (questions.keys().map(|peer| (peer.clone(), None)).collect(), caller.cancel.clone());
-        let state = Hunting { search, entry: None, asked, waits: false, then: Some(then) };
+        let (queue, then) = (resting.into(), Some(then));
+        let state = Hunting {
+            search,
+            entry: None,
+            asked,
+            queue,
+            rounds,
+            is_round: false,
+            turn: Turn::default(),
+            waits: false,
+            then,
+        };
         let exchange = Arc::clone(self);
-        let hunt = Arc::new(Hunt { exchange, caller, look, began, wait, deadline, state: Mutex::new(state) });
-        let until = deadline.min(began + ANSWER);
+        let state = Mutex::new(state);
+        let hunt = Arc::new(Hunt { exchange, caller, look, began, answer, wait, deadline, state });
+        let until = deadline.min(began + answer);
         let entered = {
             let mut state = hunt.state.lock();
             let waiter = Arc::clone(&hunt);
@@ -162,8 +219,9 @@ impl Exchange {
             }
         }));
         if questions.is_empty() {
-            return hunt.first_answered();
+            return hunt.go_round();
         }
+        let until = until.min(began + ANSWER);
         questions.into_iter().for_each(|(peer, names)| hunt.ask(&peer, names, until));
     }
 
@@ -209,7 +267,7 @@ impl<T: Send + 'static> Hunt<T> {
             names.iter().map(target).collect()
         };
         let (hunt, who) = (Arc::clone(self), peer.clone());
-        let question = v1::Inquire { targets, wait_ms: 0, copies: false, stage: false };
+        let question = v1::Inquire { targets, ..v1::Inquire::default() };
         let call =
             peers.inquire(peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
         if let Some(handle) = self.state.lock().asked.get_mut(peer) {
@@ -218,16 +276,31 @@ impl<T: Send + 'static> Hunt<T> {
     }
 
     /// A peer has answered the first question.
-    fn answered(&self, peer: &PeerName, names: &[usize], outcome: Result<v1::Inquired, Failure>) {
-        let over = {
+    fn answered(self: &Arc<Self>, peer: &PeerName, names: &[usize], outcome: Result<v1::Inquired, Failure>) {
+        {
             let mut state = self.state.lock();
             if state.waits || state.then.is_none() || state.asked.remove(peer).is_none() {
                 return;
             }
             state.search.answered(peer, names, outcome);
-            state.asked.is_empty() || state.search.is_complete()
-        };
-        if over {
+        }
+        self.go_round();
+    }
+
+    /// Asks some of those that are not connected, once the others have answered and while a name is open; else what was found is
+    /// what there is. One thread at a time: whoever is answered meanwhile, on this thread too, leaves the next step to it.
+    fn go_round(self: &Arc<Self>) {
+        let most = self.exchange.peers.get().map_or(0, |peers| peers.round());
+        if self.state.lock().turn.begin() {
+            loop {
+                let next = self.state.lock().next_round(most);
+                let Some((names, next)) = next else { break };
+                let until = self.deadline.min(self.began + self.answer).min(Instant::now() + ANSWER);
+                next.iter().for_each(|peer| self.ask(peer, names.clone(), until));
+            }
+        }
+        let is_over = self.state.lock().is_answered();
+        if is_over {
             self.first_answered();
         }
     }
@@ -283,11 +356,12 @@ impl<T: Send + 'static> Hunt<T> {
 
     /// Answers, once; with this for what was not found.
     fn finish(&self, failure: Option<Failure>) {
-        let (search, then, entry, asked) = {
+        let (search, then, entry, asked, left, rounds) = {
             let mut state = self.state.lock();
             let Some(then) = state.then.take() else { return };
             let search = std::mem::replace(&mut state.search, Search::new(Vec::new()));
-            (search, then, state.entry.take(), std::mem::take(&mut state.asked))
+            let (asked, left) = (std::mem::take(&mut state.asked), state.queue.len());
+            (search, then, state.entry.take(), asked, left, state.rounds)
         };
         if let Some(entry) = entry {
             self.exchange.waits.remove(entry);
@@ -300,12 +374,40 @@ impl<T: Send + 'static> Hunt<T> {
             }
             Some(failure) => End::Failed(failure),
             None => {
-                let until = self.deadline.min(self.began + self.wait.max(ANSWER));
-                let unasked = self.exchange.peers.get().map_or(0, |peers| peers.unconnected());
-                End::Over { limit: until.saturating_duration_since(self.began), unasked }
+                let until = self.deadline.min(self.began + self.wait.max(self.answer));
+                let limit = until.saturating_duration_since(self.began);
+                let unconnected = || self.exchange.peers.get().map_or(0, |peers| peers.unconnected());
+                let unasked = if rounds.is_some() { left } else { unconnected() };
+                End::Over { limit, unasked, rounds }
             }
         };
         then(&self.exchange, search.finish(&end));
+    }
+}
+
+impl<T> Hunting<T> {
+    /// Those that are asked next, and for which names, while so many are asked at a time. None where there is nothing more to do in
+    /// this turn: connected ones have not answered, all that may be are asked, or no name is open.
+    fn next_round(&mut self, most: usize) -> Option<(Vec<usize>, Vec<PeerName>)> {
+        let names = self.search.open();
+        let room = most.saturating_sub(self.asked.len()).min(self.queue.len());
+        let may_ask = self.is_round || self.asked.is_empty();
+        let is_over = self.waits || self.then.is_none() || names.is_empty();
+        let rounds = self.rounds.as_mut().filter(|_| may_ask && !is_over && room > 0);
+        let Some(rounds) = rounds else {
+            return if self.turn.end() { Some((names, Vec::new())) } else { None };
+        };
+        self.is_round = true;
+        let next: Vec<PeerName> = self.queue.drain(..room).collect();
+        *rounds += next.len();
+        self.asked.extend(next.iter().map(|peer| (peer.clone(), None)));
+        Some((names, next))
+    }
+
+    /// Returns whether nobody is asked any more whose answer would be of use, or is to be.
+    fn is_answered(&self) -> bool {
+        let asks_on = self.rounds.is_some() && !self.queue.is_empty() && !self.search.open().is_empty();
+        !self.turn.is_taken() && (self.search.is_complete() || self.asked.is_empty() && !asks_on)
     }
 }
 

@@ -263,7 +263,7 @@ impl Exchange {
 /// Question to a neighbour.
 fn question(reference: &Reference, wait: Duration) -> v1::Inquire {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    v1::Inquire { targets: vec![target_of(reference)], wait_ms, copies: true, stage: false }
+    v1::Inquire { targets: vec![target_of(reference)], wait_ms, copies: true, ..v1::Inquire::default() }
 }
 
 /// Word that it answers.

@@ -14,6 +14,9 @@ use tensorlane_proto::wire;
 use super::waits::Key;
 use crate::clock;
 
+/// Most peers that an error names.
+const SHOWN: usize = 8;
+
 /// Meaning of a name.
 #[derive(Debug, Clone)]
 pub(super) enum Found<T> {
@@ -44,8 +47,9 @@ pub(super) struct Search<T> {
 
 /// Reason for which a search ends, for names that were not found.
 pub(super) enum End {
-    /// All were asked as long as they had, so long; so many peers are listed and not connected.
-    Over { limit: Duration, unasked: usize },
+    /// All were asked as long as they had, so long; so many peers are listed and were not asked. `rounds`: how many were, where
+    /// peers were asked in rounds.
+    Over { limit: Duration, unasked: usize, rounds: Option<usize> },
     /// For this reason.
     Failed(Failure),
 }
@@ -100,6 +104,14 @@ impl<T> Search<T> {
             }
         }
         asked
+    }
+
+    /// Names of any peer that nobody has yet, by their indices.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let wanted = self.wanted.iter().zip(&self.found).enumerate();
+        let is_open = |index: &usize| self.remote.get(index).is_none_or(Vec::is_empty);
+        let missing = wanted.filter(|(_, ((peer, _), found))| peer.is_none() && found.is_none());
+        missing.map(|(index, _)| index).filter(is_open).collect()
     }
 
     pub(super) fn name(&self, index: usize) -> &TensorName {
@@ -185,8 +197,8 @@ impl<T> Search<T> {
     /// A result for each name.
     pub(super) fn finish(self, end: &End) -> Vec<Result<Found<T>, Failure>> {
         let Self { wanted, found, silent, .. } = self;
-        let (limit, unasked) = match end {
-            End::Over { limit, unasked } => (*limit, *unasked),
+        let (limit, unasked, rounds) = match end {
+            End::Over { limit, unasked, rounds } => (*limit, *unasked, *rounds),
             End::Failed(failure) => {
                 let failed = |found: Option<_>| found.unwrap_or_else(|| Err(failure.clone()));
                 return found.into_iter().map(failed).collect();
@@ -195,6 +207,10 @@ impl<T> Search<T> {
         let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
             Some(peer) if silent.contains(&peer) => not_told(&peer, &name, limit),
             Some(peer) => not_found(&name, &format!("at {peer}")),
+            None if rounds.is_some() => {
+                let asked = rounds.unwrap_or_default().saturating_sub(silent.len());
+                in_rounds(&name, (asked, &silent, unasked), limit)
+            }
             None if silent.is_empty() => {
                 not_found(&name, &format!("here or at any connected peer{}", not_asked(unasked)))
             }
@@ -216,6 +232,28 @@ fn not_found(name: &TensorName, scope: &str) -> Failure {
     let why =
         format!("nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one");
     Failure::new(Reason::NotFound, why).with("name", name)
+}
+
+/// Of a name that was looked for at more peers than are connected at a time.
+fn in_rounds(
+    name: &TensorName,
+    (asked, silent, unasked): (usize, &BTreeSet<PeerName>, usize),
+    limit: Duration,
+) -> Failure {
+    let mut left = String::new();
+    if !silent.is_empty() {
+        let first: Vec<&str> = silent.iter().take(SHOWN).map(PeerName::as_str).collect();
+        let more = if silent.len() > SHOWN { ", ..." } else { "" };
+        left.push_str(&format!("; {} did not answer: {}{more}", silent.len(), first.join(", ")));
+    }
+    if unasked > 0 {
+        left.push_str(&format!("; {unasked} more were not asked within {}", clock::told(limit)));
+    }
+    let why = format!(
+        "nothing is named {name} here or at any of {asked} peers that answered{left}. More peers are listed than have seats here, so          they are asked in rounds: peer/{name} asks one of them, which is the fast way"
+    );
+    let failure = Failure::new(Reason::NotFound, why).with("name", name).with("asked", asked);
+    if silent.is_empty() && unasked == 0 { failure } else { failure.with("unknown", silent.len() + unasked) }
 }
 
 /// ` (1 peer is listed and not connected, so it was not asked; name it to ask it)`, or nothing.

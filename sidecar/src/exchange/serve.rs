@@ -191,6 +191,10 @@ impl Serve for Exchange {
         self.hear_pipe_end(from, end);
     }
 
+    fn has_pipes(&self, from: &PipeAsker) -> bool {
+        self.has_pipes_of_peer(from)
+    }
+
     fn pipes_over(&self, from: &PipeAsker) {
         self.pipes_of_peer_over(from);
     }

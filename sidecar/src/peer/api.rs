@@ -1,6 +1,6 @@
 //! Input and output of [`super::Peers`]: plain data, and the two traits of the world around it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,8 @@ pub struct PeersConfig {
     pub grace: Duration,
     /// Time that TCP, TLS and Hello may take together.
     pub handshake: Duration,
-    /// Most peers that are connected at a time. Each costs two threads and the buffers of a connection.
+    /// Most peers that are connected at a time, besides those whose connections are just ending. Each costs two threads and the
+    /// buffers of a connection. Where more are listed, a peer is connected when somebody needs it.
     pub peers_max: usize,
     /// Most connections at a time of which nobody knows yet whose they are. Each costs a thread and up to 1 MiB.
     pub strangers_max: usize,
@@ -123,10 +124,15 @@ pub struct KnownPeer {
 pub trait Known: Send + Sync {
     /// Everyone, ourselves too if the directory lists us.
     fn all(&self) -> Vec<KnownPeer>;
+    /// Number of those.
+    fn count(&self) -> usize;
     /// Returns the peer of this name.
     fn peer(&self, name: &PeerName) -> Option<KnownPeer>;
     /// Peers that say that this key is theirs: nobody, one peer, or several where somebody copied it.
     fn claimants(&self, fingerprint: &Fingerprint) -> Vec<PeerName>;
+    /// Peers that list this address: nobody, one peer, or several behind one. Those that are listed by a name of DNS are not found
+    /// so. Cheap: asked for each connection that comes in.
+    fn at(&self, address: IpAddr) -> Vec<PeerName>;
     /// Asks the source of the table again, because something is missing in it. Limits its own rate, may take a moment
     /// and may fail silently: the table is then what it was. Never called on a reader thread of a connection in use.
     fn refresh(&self);
@@ -337,6 +343,10 @@ pub trait Serve: Send + Sync {
     }
     /// Hears what a peer says of ends, and of what it has read.
     fn pipe_end(&self, _from: &super::PipeAsker, _end: &v1::PeerPipeEnd) {}
+    /// Returns whether a pipe that was opened on the connection has not ended.
+    fn has_pipes(&self, _from: &super::PipeAsker) -> bool {
+        false
+    }
     /// The connection has ended, and every pipe that was opened on it.
     fn pipes_over(&self, _from: &super::PipeAsker) {}
     /// The connection is lost: the grace for this peer's leases begins.
@@ -449,7 +459,7 @@ pub enum PeerState {
     Connecting,
     /// The last attempt failed, or the connection was lost.
     Unreachable,
-    /// Nobody needed a connection yet.
+    /// Nobody needs a connection: none was made, or its seat went to a peer that was needed.
     Idle,
     /// The directory lists it no more, and it has no connection.
     Left,

@@ -349,7 +349,17 @@ impl Call {
 
     /// Returns whether it is of no use on another connection: the tensor can be had elsewhere at once.
     pub(super) fn ends_with_link(&self) -> bool {
-        matches!(self.kind, Kind::Relay(_)) || self.is_for_neighbour()
+        matches!(self.kind, Kind::Relay(_)) || self.is_passing()
+    }
+
+    /// Returns whether the caller can do without the answer, so that it keeps no seat.
+    pub(super) fn yields(&self) -> bool {
+        matches!(&self.kind, Kind::Inquire { message, .. } if message.yields)
+    }
+
+    /// Returns whether it is for a connection that is there, and for no other one.
+    pub(super) fn is_passing(&self) -> bool {
+        self.is_for_neighbour() || self.yields()
     }
 
     /// Returns whether it is about a copy of a peer of this node.
@@ -538,8 +548,7 @@ impl Call {
         let told: Finish = Box::new(move || {
             // Made here, without locks, for it takes one when it is dropped.
             let pull = (number, id);
-            let pull_guard =
-                home.map(|(shared, peer)| PullGuard { shared, peer, pull, expected, holds: false });
+            let pull_guard = home.map(|home| PullGuard::new(home, pull, expected));
             done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard, staged }));
         });
         both(Some(told), relay)

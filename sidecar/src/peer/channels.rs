@@ -119,6 +119,12 @@ impl Attachments {
         }
     }
 
+    /// Returns whether nobody is attached, at either end.
+    pub(super) fn is_empty(&self) -> bool {
+        let inner = self.0.lock();
+        inner.asked == 0 && inner.sources.is_empty() && inner.sinks.is_empty()
+    }
+
     /// Returns whether the peer may ask for one more.
     fn ask(&self) -> bool {
         let mut inner = self.0.lock();

@@ -2,7 +2,7 @@
 //! key it is, Hello: in this order, so that nobody unknown costs more than a handshake, of which only so many run at a time.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::handshake::{self, HandshakeError};
 use super::hello;
 use super::record::RecordError;
+use super::seats::{LackingSide, NoSeat};
 use super::shared::{Registered, Shared};
 use super::transport::lanes::bind;
 use crate::clock;
@@ -25,6 +26,9 @@ use crate::seldom::Seldom;
 const PORTS_TRIED: usize = 32;
 /// Lines of connections that could not be accepted: out of descriptors, each try fails.
 static ACCEPT_FAILED: Seldom = Seldom::new();
+/// Time in which a peer for which there is no seat hears so, and the most bytes that it may have sent before.
+const TELLING: Duration = Duration::from_secs(1);
+const UNHEARD_MAX: usize = 64 << 10;
 
 /// Reason for which a connection did not come up.
 #[derive(Debug, Error)]
@@ -90,9 +94,9 @@ pub(super) enum Refused {
     /// Connection that leads to a life of the peer that is over.
     #[error("a later life of the peer was connected meanwhile")]
     Late,
-    /// Connection beyond `peers.max`.
-    #[error("as many peers are connected as may be")]
-    TooMany,
+    /// Connection beyond `peers.max` of this sidecar.
+    #[error("there is no seat for it here: {0}")]
+    NoSeat(NoSeat),
     /// QUIC.
     #[error("QUIC: {0}")]
     Quic(#[from] quinn::ConnectionError),
@@ -116,6 +120,16 @@ impl Refused {
         }
     }
 
+    /// Lack of a seat that it tells of, and at which end.
+    pub(super) fn no_seat(&self) -> Option<(LackingSide, NoSeat)> {
+        match self {
+            Self::NoSeat(told) => Some((LackingSide::Ours, *told)),
+            Self::Handshake(HandshakeError::NoSeat(told)) => Some((LackingSide::Theirs, *told)),
+            Self::ByPeer(failure) => NoSeat::of_refusal(failure).map(|told| (LackingSide::Theirs, told)),
+            _ => None,
+        }
+    }
+
     /// Returns whether the other end closed or reset the connection: it may have been reached at another address.
     fn is_given_up(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
@@ -131,6 +145,7 @@ impl Refused {
     /// The label in metrics: one of `AuthRefusal`. None where it was no refusal of ours.
     pub(super) fn label(&self) -> Option<&'static str> {
         Some(match self {
+            Self::Handshake(HandshakeError::NoSeat(_)) => return None,
             Self::Handshake(error) => error.label(),
             Self::UnknownKey(_) => "unknown_key",
             Self::NoKey => "malformed_certificate",
@@ -143,7 +158,7 @@ impl Refused {
             Self::Quic(quinn::ConnectionError::TimedOut) => "timeout",
             Self::Record(_) | Self::Quic(_) => "tls",
             Self::Lane(_) => "lane",
-            Self::TooMany => "too_many",
+            Self::NoSeat(_) => "too_many",
             Self::ByPeer(_) | Self::Socket(_) | Self::Unresolved(_) | Self::Double | Self::Late => {
                 return None;
             }
@@ -212,6 +227,10 @@ fn arrived(
     guard: Registered,
     until: Instant,
 ) -> Result<(), Refused> {
+    if let Some(told) = shared.lacks_seat_for(socket.peer_addr()?.ip()) {
+        tell(&socket, told);
+        return Err(Refused::NoSeat(told));
+    }
     if shared.config.lanes.plain && begins_plain(&socket, until)? {
         guard.heard();
         return bind::arrived_plain(shared, socket, guard, until);
@@ -219,6 +238,24 @@ fn arrived(
     let keys = shared.keys();
     let secured = handshake::server(&keys.server, &socket, until, &|| guard.heard())?;
     hello::arrived(shared, socket, &keys, secured, guard, until)
+}
+
+/// Says that there is no seat, before anything is heard.
+fn tell(socket: &TcpStream, told: NoSeat) {
+    let until = Instant::now() + TELLING;
+    // Whoever does not hear it comes back all the same.
+    let said = handshake::send(socket, &told.record(), until);
+    if said.is_err() || socket.shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    // What is unread when a socket is closed has the kernel throw away what the other end has not read either.
+    let mut unread = [0; 4096];
+    let mut left = UNHEARD_MAX;
+    while let Ok(bytes) = handshake::receive(socket, &mut unread, until)
+        && left > bytes
+    {
+        left -= bytes;
+    }
 }
 
 /// Returns whether the first byte is that of a plain lane. No record of TLS begins with it.

@@ -35,6 +35,8 @@ pub struct Counters {
     pub frames_refused: Labelled,
     /// Connections that ended, by reason.
     pub closed: Labelled,
+    /// Attempts to connect that found no seat, by whose it was: `us`, `them`.
+    pub no_seats: Labelled,
     /// Connections that came up, by who dialed: `us`, `them`.
     pub opened: Labelled,
     /// Lanes that came up, by what we do on them: `read`, `serve`.

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::{Fingerprint, Incarnation};
 
+use super::seats::{self, NoSeat};
+
 /// The attempts to reach one peer.
 #[derive(Debug, Default)]
 pub(super) struct Dial {
@@ -22,6 +24,12 @@ pub(super) struct Dial {
     pub(super) last: Option<Instant>,
     /// Not before this, unless someone waits.
     next: Option<Instant>,
+    /// Not before this, although someone waits: it had no seat.
+    free: Option<Instant>,
+    /// Attempts in a row that found no seat.
+    full: u32,
+    /// Its seat went to another peer, or it had none: nobody dials it ahead.
+    pub(super) rests: bool,
 }
 
 /// Time to begin an attempt.
@@ -39,10 +47,10 @@ impl Dial {
     /// Time to dial a peer without a connection. `eager`: it is ours to dial. `needed`: someone waits for it, so the
     /// backoff is cut to its shortest.
     pub(super) fn due(&self, eager: bool, needed: bool, now: Instant, shortest: Duration) -> Due {
-        if self.running || !(eager || needed) {
+        if self.running || !(eager && !self.rests || needed) {
             return Due::Never;
         }
-        let soonest = self.last.map_or(now, |last| last + shortest);
+        let soonest = self.last.map_or(now, |last| last + shortest).max(self.free.unwrap_or(now));
         let at = if needed { soonest } else { self.next.unwrap_or(now).max(soonest) };
         if at <= now { Due::Now } else { Due::At(at) }
     }
@@ -57,6 +65,7 @@ impl Dial {
     /// The attempt failed; the next one comes after a wait that doubles. `chance` is 0 to 1.
     pub(super) fn fail(&mut self, attempt: u64, now: Instant, backoff: (Duration, Duration), chance: f64) {
         self.running = false;
+        (self.free, self.full) = (None, 0);
         self.failed = self.failed.saturating_add(1);
         self.last_failed = attempt;
         let doubled = backoff.0.saturating_mul(1 << self.failed.min(16).saturating_sub(1));
@@ -68,7 +77,20 @@ impl Dial {
     /// A connection is up, whoever dialed it.
     pub(super) fn connected(&mut self) {
         self.failed = 0;
-        self.next = None;
+        (self.next, self.free, self.full, self.rests) = (None, None, 0, false);
+    }
+
+    /// The attempt found no seat, and is no failure. `chance` is 0 to 1.
+    pub(super) fn no_seat(&mut self, told: NoSeat, now: Instant, chance: f64) {
+        self.running = false;
+        self.full = self.full.saturating_add(1);
+        self.free = Some(now + seats::wait(told, self.full, chance));
+        self.rests = true;
+    }
+
+    /// Returns whether an attempt that nobody waits for would not be put off.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| next <= now)
     }
 
     /// The attempt is over, because its connection lives or was refused for the sake of another one.
@@ -130,6 +152,19 @@ mod tests {
         assert!(replaces(end(false, 2), end(true, 1), true, &small, &large), "another incarnation");
         assert!(replaces(end(false, 1), end(true, 1), false, &small, &large), "an old connection");
         assert!(replaces(end(false, 1), end(false, 1), true, &small, &large), "the same side again");
+    }
+
+    #[test]
+    fn a_peer_without_a_seat_is_dialed_later_for_those_who_wait_and_for_nobody_else() {
+        let (now, told) = (Instant::now(), NoSeat { most: 4, retry: Duration::from_secs(1) });
+        let mut dial = Dial::default();
+        dial.begin(now);
+        dial.no_seat(told, now, 1.0);
+        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::Never, "nobody needs it");
+        assert_eq!(dial.due(true, true, now, BACKOFF.0), Due::At(now + told.retry));
+        assert_eq!((dial.last_failed, dial.failed), (0, 0), "it did not fail");
+        dial.connected();
+        assert_eq!(dial.due(true, false, now + BACKOFF.0, BACKOFF.0), Due::Now);
     }
 
     #[test]

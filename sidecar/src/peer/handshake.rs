@@ -19,6 +19,7 @@ use crate::metrics::label::Label;
 
 use super::exporter::{Exported, Keeper};
 use super::record::{self, Opener, RECORD_MAX, Rekey, Sealer};
+use super::seats::{self, NoSeat};
 
 /// Room for what comes during the handshake: one record of the largest size, and a little of the next.
 const INCOMING: usize = RECORD_MAX + 4096;
@@ -43,6 +44,9 @@ pub(super) enum HandshakeError {
     /// More bytes than any handshake of ours has.
     #[error("the TLS handshake: too many bytes")]
     TooMuch,
+    /// The other side has no seat for a connection.
+    #[error("{0}")]
+    NoSeat(NoSeat),
     /// TLS does not insist on a certificate of the client by itself.
     #[error("the peer showed no certificate")]
     NoCertificate,
@@ -62,6 +66,7 @@ impl HandshakeError {
             Self::NoCertificate => "no_certificate",
             Self::Tls(error) => tls::refusal(error).as_str(),
             Self::TimedOut => "timeout",
+            Self::NoSeat(_) => "too_many",
             Self::Socket(_) | Self::Closed | Self::TooMuch => "tls",
         }
     }
@@ -129,7 +134,7 @@ pub(super) fn client(
     until: Instant,
 ) -> Result<Secured, HandshakeError> {
     let (config, keeper) = Keeper::of(config, |config| &mut config.key_log);
-    drive(UnbufferedClientConnection::new(config, tls::server_name())?, &keeper, socket, until, &|| ())
+    drive(UnbufferedClientConnection::new(config, tls::server_name())?, &keeper, socket, until, None)
 }
 
 /// The accepting side's handshake. `heard` is called once a ClientHello has come, and may be again.
@@ -140,7 +145,7 @@ pub(super) fn server(
     heard: &dyn Fn(),
 ) -> Result<Secured, HandshakeError> {
     let (config, keeper) = Keeper::of(config, |config| &mut config.key_log);
-    drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until, heard)
+    drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until, Some(heard))
 }
 
 /// AllocRequest of one step of the machine.
@@ -155,15 +160,16 @@ fn drive<M: Machine>(
     keeper: &Keeper,
     socket: &TcpStream,
     until: Instant,
-    heard: &dyn Fn(),
+    heard: Option<&dyn Fn()>,
 ) -> Result<Secured, HandshakeError> {
     let mut incoming = vec![0; INCOMING];
     let mut have = 0;
     let mut outgoing = Vec::new();
     let mut plain = Vec::new();
+    let mut is_first = true;
     loop {
         let UnbufferedStatus { mut discard, state, .. } = machine.step(&mut incoming[..have]);
-        if matches!(state, Ok(ConnectionState::EncodeTlsData(_))) {
+        if let Some(heard) = heard.filter(|_| matches!(state, Ok(ConnectionState::EncodeTlsData(_)))) {
             // The accepting side has nothing to say before it has heard something.
             heard();
         }
@@ -178,7 +184,13 @@ fn drive<M: Machine>(
         have -= discard;
         match next {
             Next::Step => {}
-            Next::Read => have += receive(socket, &mut incoming[have..], until)?,
+            Next::Read => {
+                have += receive(socket, &mut incoming[have..], until)?;
+                if heard.is_none() && is_first && NoSeat::begins(&incoming[..have]) {
+                    return Err(no_seat(socket, &mut incoming, have, until));
+                }
+                is_first = false;
+            }
             Next::Done => break,
         }
     }
@@ -191,6 +203,21 @@ fn drive<M: Machine>(
     let (secrets, keys) = machine.finish()?;
     let (sealer, opener) = record::split(suite, secrets, keys)?;
     Ok(Secured { sealer, opener, certificate, exported, plain, sealed: incoming })
+}
+
+/// Reads to the end what the other side says instead of a handshake. Whatever is no such record is what TLS would say of it.
+fn no_seat(socket: &TcpStream, incoming: &mut [u8], mut have: usize, until: Instant) -> HandshakeError {
+    while have < seats::RECORD_BYTES {
+        match receive(socket, &mut incoming[have..seats::RECORD_BYTES], until) {
+            Ok(bytes) => have += bytes,
+            Err(error) => return error,
+        }
+    }
+    let told = NoSeat::of_record(&incoming[..have]);
+    told.map_or(
+        rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType).into(),
+        HandshakeError::NoSeat,
+    )
 }
 
 fn step<D>(

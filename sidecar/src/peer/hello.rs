@@ -95,7 +95,7 @@ pub(super) fn arrived(
     // under way on it goes on here, and the peer was never away.
     let place = Place::of(&peer);
     // Whoever has no place hears that instead.
-    let seat = match place.seat(shared, &talk, incarnation) {
+    let seat = match place.seat(shared, &talk, incarnation, hello.needed) {
         Ok(seat) => seat,
         Err(refused) => {
             drop(place);
@@ -119,9 +119,10 @@ pub(super) fn dialed(
     until: Instant,
 ) -> Result<EstablishedConnection, Refused> {
     let peer = shared.peer(wanted);
+    let needed = peer.state.lock().needs_link();
     // Until the connection is up; before the other end hears a Hello for which there is no place.
-    let _seat = shared.seat(&peer)?;
-    let ours = hello_of(shared);
+    let _seat = shared.seat(&peer, needed)?;
+    let ours = v1::PeerHello { needed, ..hello_of(shared) };
     talk.say(PeerKind::Hello, 0, &ours, until)?;
     let FirstFrame::Hello(hello) = talk.hear(until)? else {
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
@@ -216,16 +217,18 @@ impl<'a> Place<'a> {
         Self { peer, handover: peer.handover.lock() }
     }
 
-    /// Decides whether a connection that came in may have it.
+    /// Decides whether a connection that came in may have it. `needed`: somebody waits for it at the other end.
     fn seat<'s>(
         &self,
         shared: &'s Shared,
         talk: &PendingConnection,
         incarnation: Incarnation,
+        needed: bool,
     ) -> Result<Seat<'s>, Refused> {
         let new = Candidate { dialed: false, incarnation };
         shared.may_replace(self.peer, (new, talk.guard.begun), &talk.ours, &talk.claim.fingerprint)?;
-        shared.seat(self.peer)
+        let needed = needed || self.peer.state.lock().needs_link();
+        shared.seat(self.peer, needed)
     }
 }
 
@@ -340,10 +343,12 @@ impl PendingConnection {
             Refused::WrongExchange(_) => Reason::WrongExchange,
             Refused::Version(_) => Reason::Unsupported,
             Refused::Double | Refused::Late => DOUBLE,
-            Refused::TooMany => Reason::LimitExceeded,
             _ => Reason::InvalidArgument,
         };
-        let failure = Failure::new(reason, refused.to_string());
+        let failure = match refused {
+            Refused::NoSeat(told) => told.refusal(),
+            _ => Failure::new(reason, refused.to_string()),
+        };
         // So that its log says why; the refusal stands without.
         let _ = self.say(PeerKind::Hello, REPLY | FAILED, &v1::Failure::from(&failure), until);
     }
@@ -435,6 +440,8 @@ fn hello_of(shared: &Shared) -> v1::PeerHello {
         plain_lanes: shared.config.lanes.plain,
         quic_lanes: own_quic(shared) as u32,
         node: socket.map(SocketName::told),
+        // Of the side that dials alone.
+        needed: false,
     }
 }
 

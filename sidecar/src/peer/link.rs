@@ -28,6 +28,7 @@ use super::record::RecordError;
 use super::record_reader::{Drained, RecordReader};
 use super::relay::HOLDERS_SINCE;
 use super::remote::{Carrier, Peer};
+use super::seats::{self, Sitter};
 use super::send_error::SendError;
 use super::shared::Shared;
 use super::slowest;
@@ -57,6 +58,12 @@ pub(super) enum Ended {
     /// The peer said Goodbye.
     #[error("the peer went away in order")]
     Goodbye,
+    /// Nobody used it, and its seat went to a peer that was needed.
+    #[error("it gave its seat to a peer that was needed")]
+    GaveWay,
+    /// The peer said the same.
+    #[error("the peer gave its seat to another one that was needed")]
+    Yielded,
     /// The peer does not take our Hello, though we took its own.
     #[error("the peer refused us: {0}")]
     Refused(tensorlane_proto::Failure),
@@ -95,6 +102,8 @@ impl Ended {
             Self::Slow => "slow",
             Self::Lost(_) => "lost",
             Self::Goodbye => "goodbye",
+            Self::GaveWay => "gave_way",
+            Self::Yielded => "yielded",
             Self::Refused(_) => "refused",
             Self::Replaced => "replaced",
             Self::Stopped => "stopped",
@@ -160,6 +169,10 @@ pub(super) struct Link {
     sent_when_heard: AtomicU64,
     /// Milliseconds from `since` to when it was first asked whether it lives, after the last byte came; 0 before that.
     asked: AtomicU64,
+    /// Milliseconds from `since` to when the other end last said anything but that it lives; 0 before that.
+    used: AtomicU64,
+    /// Milliseconds from `since` to when it gave way, and one more; 0 while it has its seat.
+    gave_way: AtomicU64,
     /// Cause for which it ends: the first one.
     ended: Mutex<Option<Ended>>,
 }
@@ -221,6 +234,8 @@ impl Link {
             heard: AtomicU64::new(0),
             sent_when_heard: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            gave_way: AtomicU64::new(0),
             ended: Mutex::new(None),
         }
     }
@@ -283,6 +298,54 @@ impl Link {
         // Closed already, or full: then it ends without.
         let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &v1::Cancel {}));
         self.outbox.end(true);
+    }
+
+    /// Gives its seat away: ends in order, and says that nobody uses it.
+    pub(super) fn give_way(&self) {
+        let millis = self.since.elapsed().as_millis() as u64;
+        if self.gave_way.swap(millis + 1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        self.ended.lock().get_or_insert(Ended::GaveWay);
+        // Closed already, or full: then it ends without.
+        let goodbye = v1::Goodbye { idle: true };
+        let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &goodbye));
+        self.outbox.end(true);
+    }
+
+    /// Returns whether it has given its seat away and has not ended.
+    pub(super) fn gives_way(&self) -> bool {
+        self.gave_way.load(Ordering::Relaxed) != 0
+    }
+
+    /// Ends it where it gave its seat away and takes too long to end.
+    pub(super) fn hurry_away(&self) {
+        let gave_way = Duration::from_millis(self.gave_way.load(Ordering::Relaxed));
+        if self.since.elapsed().saturating_sub(gave_way) >= seats::FAREWELL {
+            self.end(Ended::GaveWay);
+        }
+    }
+
+    /// Returns whether it ended because its seat was given away, by either end.
+    fn is_given_away(&self) -> bool {
+        matches!(*self.ended.lock(), Some(Ended::GaveWay | Ended::Yielded))
+    }
+
+    /// The other end said something on it that it is for.
+    pub(super) fn was_used(&self) {
+        self.used.store((self.since.elapsed().as_millis() as u64).max(1), Ordering::Relaxed);
+    }
+
+    /// How it holds its seat. `is_used`: what goes on with the peer needs it.
+    pub(super) fn sitter(&self, shared: &Shared, is_used: bool) -> Sitter {
+        let used = self.used.load(Ordering::Relaxed);
+        let in_use =
+            is_used || self.peer.is_held() || !self.channels.is_empty() || pipe_calls::is_used(shared, self);
+        Sitter {
+            in_use,
+            is_unspoken: used == 0 && !self.dialed,
+            unused: self.since.elapsed().saturating_sub(Duration::from_millis(used)),
+        }
     }
 
     /// Time for which nothing was heard, in excess of what bulk bytes under way excuse.
@@ -425,7 +488,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
         let due = link.peer.state.lock().due_on_stream(link.id);
         link.peer.standstill.lock().control_was_cut(shared.config.progress, due, Instant::now());
     }
-    shared.link_ended(link, &why);
+    shared.link_ended(link, &why, link.is_given_away());
     let ended = link.ended.lock();
     let Some(ended) = ended.as_ref() else { return };
     match ended {
@@ -436,7 +499,12 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
     shared.counters.closed.add(ended.label());
     match ended {
         Ended::Ours(_) => error!(peer = %link.peer.name, why, "connection ended"),
-        Ended::Replaced | Ended::Stopped | Ended::Rotated | Ended::Moved => {
+        Ended::Replaced
+        | Ended::Stopped
+        | Ended::Rotated
+        | Ended::Moved
+        | Ended::GaveWay
+        | Ended::Yielded => {
             debug!(peer = %link.peer.name, why, "connection closed");
         }
         _ => info!(peer = %link.peer.name, why, "connection lost"),

@@ -56,6 +56,7 @@ mod relay;
 mod remote;
 mod resolve;
 mod scheduler;
+mod seats;
 mod send_error;
 mod serving;
 mod sets;
@@ -94,4 +95,4 @@ pub use transport::{LanesConfig, Way, quic_settings};
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -24,7 +24,6 @@ use super::lost::HolderLost;
 use super::remote::Peer;
 use super::shared::{Shared, World};
 use super::transport::lanes::quic::QuicEndpoint;
-use crate::clock;
 use crate::metrics::label::PanicScope;
 
 /// Time that connections may take to say what waits, and Goodbye, when we stop.
@@ -330,12 +329,7 @@ impl Peers {
                 break Err(Failure::new(Reason::PeerUnreachable, state.last_error.clone()));
             }
             if peer.changed.wait_until(&mut state, deadline).timed_out() {
-                let error =
-                    if state.last_error.is_empty() { "no attempt has ended" } else { &state.last_error };
-                break Err(Failure::new(
-                    Reason::PeerUnreachable,
-                    format!("{name} was not reached within {}: {error}", clock::told(limit)),
-                ));
+                break Err(state.unreached(name, limit));
             }
         };
         state.waiters -= 1;

@@ -67,6 +67,8 @@ pub struct PipeLine {
     link: Weak<Link>,
     peer: PeerName,
     pipe: u64,
+    /// While this is held, the connection is in use.
+    _open: Arc<()>,
 }
 
 /// A call about a pipe under way. Dropping it changes nothing.
@@ -86,6 +88,10 @@ pub type PipeDone = Box<dyn FnOnce(Result<v1::PeerPipeAnswer, Failure>) + Send>;
 #[derive(Default)]
 pub(super) struct PipeCalls {
     over: Arc<AtomicBool>,
+    /// Held by each line of ours.
+    lines: Arc<()>,
+    /// The peer has opened a pipe on it at some time.
+    has_opened: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -185,6 +191,13 @@ impl PipeCalls {
         gone.is_some()
     }
 
+    /// Returns whether we have a pipe on it, or wait for something about one.
+    fn is_used(&self) -> bool {
+        let inner = self.inner.lock();
+        let waits = !inner.asked.is_empty() || !inner.served.is_empty() || inner.connecting > 0;
+        waits || Arc::strong_count(&self.lines) > 1
+    }
+
     /// Returns whether the peer may wait for one more listener.
     fn connect(&self) -> bool {
         let mut inner = self.inner.lock();
@@ -208,6 +221,12 @@ pub(super) fn end(shared: &Shared, link: &Link) {
     for done in asked.into_values().filter_map(|asked| asked.done) {
         done(Err(lost(&link.peer.name)));
     }
+}
+
+/// Returns whether either end has a pipe on a connection. Takes locks of whoever serves.
+pub(super) fn is_used(shared: &Shared, link: &Link) -> bool {
+    let is_theirs = || link.pipes.has_opened.load(Ordering::Acquire) && shared.serve.has_pipes(&asker(link));
+    link.pipes.is_used() || is_theirs()
 }
 
 fn asker(link: &Link) -> PipeAsker {
@@ -331,6 +350,7 @@ pub(super) fn connected(
         link: Arc::downgrade(link),
         peer: link.peer.name.clone(),
         pipe: message.pipe,
+        _open: Arc::clone(&link.pipes.lines),
     };
     match call.map(|call| call.kind) {
         Some(Kind::PipeConnect { done: Some(done), .. }) => {
@@ -387,6 +407,7 @@ pub(super) fn connect(
         link.submit(failed(PeerKind::PipeConnect, call, &full));
         return Ok(());
     }
+    link.pipes.has_opened.store(true, Ordering::Release);
     let gone = enter_inquiry(link, header, PeerKind::PipeConnect)?;
     let (answering, serve, by) = (Arc::downgrade(link), Arc::clone(&shared.serve), asker(link));
     let asked_by = by.clone();

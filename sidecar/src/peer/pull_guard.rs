@@ -17,9 +17,21 @@ pub struct PullGuard {
     /// The life of the owner.
     pub(super) expected: Option<Incarnation>,
     pub(super) holds: bool,
+    /// While this is held, the connection to the owner is in use.
+    _held: Arc<()>,
 }
 
 impl PullGuard {
+    /// A guard of a pull, or of a ticket, at its owner.
+    pub(super) fn new(
+        (shared, peer): (Weak<Shared>, Arc<Peer>),
+        pull: (u64, u64),
+        expected: Option<Incarnation>,
+    ) -> Self {
+        let _held = Arc::clone(&peer.held);
+        Self { shared, peer, pull, expected, holds: false, _held }
+    }
+
     /// The tensor is here, proven, and may be had for others.
     pub fn holds(mut self) {
         self.holds = true;

@@ -110,7 +110,7 @@ pub(super) fn redeemed(
         let (number, expected) = (call.number, call.expected);
         if let Kind::Redeem { id, home: Some((shared, peer)), done, .. } = call.kind {
             effects.finish.push(Box::new(move || {
-                let guard = PullGuard { shared, peer, pull: (number, id), expected, holds: false };
+                let guard = PullGuard::new((shared, peer), (number, id), expected);
                 if let Some(done) = done {
                     done(Ok(guard));
                 }

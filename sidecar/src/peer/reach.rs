@@ -20,6 +20,7 @@ use super::handshake;
 use super::hello::{self, EstablishedConnection, PendingConnection};
 use super::race::{Next, Race};
 use super::remote::Peer;
+use super::seats::{LackingSide, NoSeat};
 use super::shared::{Registered, Shared};
 
 /// Time after the deadline in which attempts tell that theirs is over.
@@ -37,6 +38,8 @@ enum News {
 enum Missed {
     /// Another connection is there for it.
     Beside,
+    /// There is no seat for it, at one end.
+    NoSeat(LackingSide, NoSeat),
     /// Reasons of all attempts.
     Failed(String),
 }
@@ -53,6 +56,8 @@ struct Reach<'a> {
     under_way: Vec<(SocketAddr, u64)>,
     /// Reasons so far, with the address.
     failed: Vec<String>,
+    /// Lack of a seat that one of the attempts was told.
+    no_seat: Option<(LackingSide, NoSeat)>,
 }
 
 /// Dials a peer at its addresses; on success this thread runs the connection. `attempt` is what `Dial::begin` gave.
@@ -65,6 +70,10 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
             up.run(shared);
         }
         Err(Missed::Beside) => shared.dial_ended(peer),
+        Err(Missed::NoSeat(side, told)) => {
+            debug!(peer = %peer.name, ?side, %told, "no seat for the connection");
+            shared.dial_found_no_seat(peer, side, told);
+        }
         Err(Missed::Failed(error)) => {
             debug!(peer = %peer.name, error, "peer not reached");
             shared.dial_failed(peer, attempt, &error);
@@ -77,7 +86,7 @@ impl<'a> Reach<'a> {
         let until = Instant::now() + shared.config.handshake;
         let (tell, told) = mpsc::channel();
         let (race, under_way, failed) = (Race::default(), Vec::new(), Vec::new());
-        Self { shared, peer, until, race, tell, told, under_way, failed }
+        Self { shared, peer, until, race, tell, told, under_way, failed, no_seat: None }
     }
 
     fn run(mut self, listed: Vec<String>) -> Result<(EstablishedConnection, SocketAddr), Missed> {
@@ -177,8 +186,11 @@ impl<'a> Reach<'a> {
             Err(Refused::ByPeer(failure)) if failure.reason == hello::DOUBLE => Some(Err(Missed::Beside)),
             Err(refused) => {
                 self.race.failed();
+                self.no_seat = self.no_seat.or(refused.no_seat());
                 let refused = refused.after(self.until.saturating_duration_since(begun));
-                self.shared.count_refusal(&refused);
+                if refused.no_seat().is_none() {
+                    self.shared.count_refusal(&refused);
+                }
                 self.fail(&address.to_string(), &refused);
                 None
             }
@@ -206,6 +218,9 @@ impl<'a> Reach<'a> {
         let after = crate::clock::told(self.shared.config.handshake);
         for (address, _) in std::mem::take(&mut self.under_way) {
             self.failed.push(format!("at {address}: the peer did not answer within {after}"));
+        }
+        if let Some((side, told)) = self.no_seat {
+            return Missed::NoSeat(side, told);
         }
         let name = &self.peer.name;
         if self.failed.is_empty() && self.race.untried() == 0 {

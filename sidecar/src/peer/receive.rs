@@ -313,11 +313,17 @@ impl Sink for Receiver<'_> {
         if kind == PeerKind::Hello && header.is_failed() {
             return Err(Ended::Refused(wire::failure(decode(header, &body)?)));
         }
+        if !matches!(kind, PeerKind::Ping | PeerKind::Goodbye) {
+            self.link.was_used();
+        }
         if header.is_reply() {
             return self.answer(kind, header, body).map(|()| Flow::Go);
         }
         match kind {
-            PeerKind::Goodbye => return Err(Ended::Goodbye),
+            PeerKind::Goodbye => {
+                let v1::Goodbye { idle } = decode(header, &body)?;
+                return Err(if idle { Ended::Yielded } else { Ended::Goodbye });
+            }
             PeerKind::Ping => {
                 let reply = frame::encode(PeerKind::Ping.into(), REPLY, header.call, &v1::Ping {});
                 self.link.submit(reply);

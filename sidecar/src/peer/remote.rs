@@ -33,12 +33,14 @@ use super::link::Link;
 use super::pipe_calls;
 use super::questions;
 use super::relay::RelayOrder;
+use super::seats::{self, LackingSide, NoSeat};
 use super::sets::Packed;
 use super::shunned::Shunned;
 use super::standstill::Standstill;
 use super::transport::Way;
 use super::transport::measure::Goodput;
 use crate::cancel::Cancel;
+use crate::clock;
 
 mod alone;
 mod holders;
@@ -181,6 +183,14 @@ pub(super) struct InboundPull {
     pub(super) proven: bool,
 }
 
+/// A question of theirs that is not answered.
+pub(super) struct Inquiry {
+    pub(super) gone: Cancel,
+    pub(super) kind: PeerKind,
+    /// The peer can do without the answer.
+    pub(super) yields: bool,
+}
+
 /// State that is known of a peer besides the directory.
 pub(super) struct State<L = Link> {
     pub(super) link: Option<Arc<L>>,
@@ -191,6 +201,8 @@ pub(super) struct State<L = Link> {
     /// `Serve` was told that it is lost, and when that was.
     pub(super) lost: Option<Instant>,
     pub(super) last_error: String,
+    /// There was no seat for it lately, and at which end.
+    pub(super) no_seat: Option<(LackingSide, NoSeat)>,
     pub(super) dial: Dial,
     /// Threads that wait in `ensure`.
     pub(super) waiters: usize,
@@ -203,8 +215,8 @@ pub(super) struct State<L = Link> {
     past: VecDeque<Incarnation>,
     /// Pulls of theirs, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, InboundPull>,
-    /// Inquiries of theirs and calls about sets on the present connection that are not answered, with their kinds.
-    pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
+    /// Inquiries of theirs and calls about sets on the present connection that are not answered.
+    pub(super) inquiries: HashMap<u64, Inquiry>,
     /// Rows that were packed for them and not released.
     pub(super) packed: Packed,
     /// Tickets of theirs that were redeemed and whose lease is needed yet, by their call: asked again on each connection, for a call that
@@ -230,6 +242,7 @@ impl<L> Default for State<L> {
             offer: None,
             lost: None,
             last_error: String::new(),
+            no_seat: None,
             dial: Dial::default(),
             waiters: 0,
             calls: HashMap::new(),
@@ -266,6 +279,8 @@ pub(super) struct Peer {
     pub(super) shunned: Mutex<Shunned>,
     /// Set if it is ours to dial, needed or not.
     eager: AtomicBool,
+    /// Held by whatever has a lease there without a call.
+    pub(super) held: Arc<()>,
 }
 
 impl Peer {
@@ -281,6 +296,7 @@ impl Peer {
             standstill: Mutex::default(),
             shunned: Mutex::default(),
             eager: AtomicBool::new(false),
+            held: Arc::default(),
         }
     }
 
@@ -291,6 +307,11 @@ impl Peer {
     pub(super) fn is_eager(&self) -> bool {
         self.eager.load(Ordering::Relaxed)
     }
+
+    /// Returns whether something here has a lease there without a call.
+    pub(super) fn is_held(&self) -> bool {
+        Arc::strong_count(&self.held) > 1
+    }
 }
 
 fn pull_done(call: u64, id: u64, holds: bool) -> Vec<u8> {
@@ -300,7 +321,7 @@ fn pull_done(call: u64, id: u64, holds: bool) -> Vec<u8> {
 impl<L: Carrier> State<L> {
     /// A new call: sent if there is a connection and room on it, else kept.
     pub(super) fn place(&mut self, mut call: Call) -> Effects<L> {
-        if self.link.is_none() && call.is_for_neighbour() {
+        if self.link.is_none() && call.is_passing() {
             let failure = Failure::new(Reason::PeerUnreachable, "the connection was lost just now");
             return Effects { over: vec![(call.deadline, call.number)], ..Effects::one(call.fail(failure)) };
         }
@@ -324,6 +345,44 @@ impl<L: Carrier> State<L> {
     /// Returns whether calls wait for a connection.
     pub(super) fn needs_link(&self) -> bool {
         self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
+    }
+
+    /// Returns whether anything of either end goes on here that the connection is for.
+    pub(super) fn is_used(&self) -> bool {
+        let has_leases = !self.open.is_empty() || !self.redeemed.is_empty() || !self.owed.is_empty();
+        let is_asked = self.inquiries.values().any(|inquiry| !inquiry.yields);
+        let asks = self.waiters > 0 || self.calls.values().any(|call| !call.yields());
+        has_leases || is_asked || asks || !self.packed.is_empty()
+    }
+
+    /// Returns whether the peer has something here that it may come back for.
+    pub(super) fn serves(&self) -> bool {
+        let is_asked = self.inquiries.values().any(|inquiry| !inquiry.yields);
+        is_asked || !self.open.is_empty() || !self.packed.is_empty()
+    }
+
+    /// The connection that has ended gave its seat away, and nobody used it: the peer is not lost.
+    pub(super) fn rest(&mut self) {
+        self.lost = None;
+        self.last_error.clear();
+        self.dial.rests = true;
+    }
+
+    /// There was no seat for it: its calls wait until their deadlines.
+    pub(super) fn found_no_seat(&mut self, side: LackingSide, told: NoSeat, now: Instant, chance: f64) {
+        self.no_seat = Some((side, told));
+        self.last_error.clear();
+        self.dial.no_seat(told, now, chance);
+    }
+
+    /// Failure of a call to it, or a wait for it, that was never connected within a time.
+    pub(super) fn unreached(&self, peer: &PeerName, limit: Duration) -> Failure {
+        if let Some(lack) = self.no_seat {
+            return seats::failure(peer, lack, limit);
+        }
+        let error = if self.last_error.is_empty() { "not connected yet" } else { &self.last_error };
+        let message = format!("{peer} was not reached within {}: {error}", clock::told(limit));
+        Failure::new(Reason::PeerUnreachable, message)
     }
 
     /// Returns whether this is the present connection.
@@ -568,6 +627,7 @@ impl<L: Carrier> State<L> {
         self.link = Some(Arc::clone(link));
         self.lost = None;
         self.last_error.clear();
+        self.no_seat = None;
         self.dial.connected();
         let mut effects = Effects { gone: self.take_inquiries(), ..Effects::default() };
         for (call, id) in std::mem::take(&mut self.owed) {
@@ -598,7 +658,7 @@ impl<L: Carrier> State<L> {
             .map(|call| call.number)
             .collect();
         if present {
-            self.end_waiting_for_neighbour(error, &mut effects);
+            self.end_passing(error, &mut effects);
         }
         // The order in which they were asked.
         back.sort_unstable();
@@ -628,10 +688,10 @@ impl<L: Carrier> State<L> {
         (present, effects.and(self.pump()))
     }
 
-    /// Ends what a neighbour was to be asked, and was not yet: the tensor can be had elsewhere.
-    fn end_waiting_for_neighbour(&mut self, error: &str, effects: &mut Effects<L>) {
+    /// Ends what only this connection was for, and what was not asked yet: it can be had elsewhere, or done without.
+    fn end_passing(&mut self, error: &str, effects: &mut Effects<L>) {
         for number in self.waiting.clone() {
-            let Some(call) = self.calls.get_mut(&number).filter(|call| call.is_for_neighbour()) else {
+            let Some(call) = self.calls.get_mut(&number).filter(|call| call.is_passing()) else {
                 continue;
             };
             effects.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
@@ -642,7 +702,7 @@ impl<L: Carrier> State<L> {
 
     /// Takes the inquiries on a connection that is no more: nobody waits for the answers.
     fn take_inquiries(&mut self) -> Vec<Cancel> {
-        self.inquiries.drain().map(|(_, (gone, _))| gone).collect()
+        self.inquiries.drain().map(|(_, inquiry)| inquiry.gone).collect()
     }
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless
@@ -655,6 +715,7 @@ impl<L: Carrier> State<L> {
         now: Instant,
     ) -> Effects<L> {
         self.last_error = error.to_owned();
+        self.no_seat = None;
         let mut effects = Effects::default();
         let lost_for = self.away(now);
         if self.link.is_some() || lost_for.is_some_and(|time| time < patience.progress) {

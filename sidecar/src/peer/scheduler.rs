@@ -11,12 +11,15 @@ use super::dial::Due;
 use super::link::Ended;
 use super::reach;
 use super::remote::{Peer, State};
+use super::seats::{FAREWELL, LackingSide};
 use super::serving;
 use super::shared::{LEFT_MAX, Shared};
 use crate::clock;
 
 /// Longest time between two looks at everything: how late a new peer of the directory is dialed at worst.
 const ROUND: Duration = Duration::from_millis(500);
+/// Time between two looks for a seat that somebody waits for.
+const SEAT_LOOK: Duration = Duration::from_millis(50);
 /// Time for which attempts to connect that nobody waits for are gathered, to be looked at together. A look visits every
 /// peer of the directory: with one for each attempt, a thousand peers that cannot be reached took a tenth of a
 /// processor and more.
@@ -162,9 +165,7 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
             }
             Failure::new(Reason::DeadlineExceeded, message)
         } else {
-            let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };
-            let message = format!("{} was not reached within {limit}: {error}", peer.name);
-            Failure::new(Reason::PeerUnreachable, message)
+            state.unreached(&peer.name, over.deadline.saturating_duration_since(over.begun))
         };
         state.withdraw(call, failure)
     };
@@ -199,6 +200,7 @@ fn round(shared: &Arc<Shared>) -> Round {
             shared.peer(&entry.name).set_eager();
         }
     }
+    let is_mesh = shared.is_mesh();
     let by_name: HashMap<_, _> = known.iter().map(|entry| (&entry.name, entry)).collect();
     if let Some(node) = &shared.node {
         node.tend(shared);
@@ -210,6 +212,11 @@ fn round(shared: &Arc<Shared>) -> Round {
         dials += usize::from(state.dial.running);
         if let Some(link) = state.link.clone() {
             drop(state);
+            if link.gives_way() {
+                link.hurry_away();
+                next = next.min(now + FAREWELL);
+                continue;
+            }
             // A directory that lists nobody is one that is not well, not one that everyone has left.
             if !known.is_empty()
                 && !listed.is_some_and(|entry| entry.fingerprints.contains(&link.fingerprint))
@@ -232,7 +239,7 @@ fn round(shared: &Arc<Shared>) -> Round {
         let elsewhere = state.turn_to_spares(progress.min(grace), now);
         let over = elsewhere.and(state.give_up_lost(grace, now));
         let needed = state.needs_link();
-        let eager = listed.is_some() && peer.is_eager();
+        let eager = is_mesh && listed.is_some() && peer.is_eager();
         let (due, last) = (state.dial.due(eager, needed, now, shared.config.backoff.0), state.dial.last);
         drop(state);
         match due {
@@ -246,7 +253,24 @@ fn round(shared: &Arc<Shared>) -> Round {
     if !known.is_empty() {
         shared.forget_left(LEFT_MAX, |peer| by_name.contains_key(peer));
     }
+    let seated = seat(shared, &mut waiting);
+    if !seated {
+        next = next.min(now + SEAT_LOOK);
+    }
     Round { next, crowded: dial(shared, waiting, dials, now) }
+}
+
+/// Sends those away that somebody waits for where there is no seat for them now. Returns whether there was one, or nobody waits.
+fn seat(shared: &Arc<Shared>, waiting: &mut Vec<Waiting>) -> bool {
+    if !waiting.iter().any(|one| one.needed) {
+        return true;
+    }
+    let Some(told) = shared.lacks_seat() else { return true };
+    for one in waiting.iter().filter(|one| one.needed) {
+        one.peer.state.lock().no_seat = Some((LackingSide::Ours, told));
+    }
+    waiting.retain(|one| !one.needed);
+    false
 }
 
 /// Dials those for whom there is room beside so many others: first those that somebody waits for, and of these, and of the rest,
@@ -271,6 +295,7 @@ fn dial(shared: &Arc<Shared>, mut waiting: Vec<Waiting>, mut dials: usize, now: 
 
 fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant) {
     let attempt = state.dial.begin(now);
+    state.no_seat.take_if(|(side, _)| *side == LackingSide::Ours);
     let (on_thread, dialed) = (Arc::clone(shared), Arc::clone(peer));
     let dial = move || {
         if on_thread.caught("dial", || reach::dial(&on_thread, &dialed, attempt)).is_none() {

@@ -32,7 +32,7 @@ use super::receive::decode;
 use super::received::ReceivedRanges;
 use super::record_writer::OutgoingPull;
 use super::relay::{self, HOLDERS_SINCE};
-use super::remote::{CALLS_MAX, InboundPull};
+use super::remote::{CALLS_MAX, InboundPull, Inquiry};
 use super::send_error::SendError;
 use super::sets;
 use super::shared::{Shared, count_out};
@@ -495,7 +495,7 @@ pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
 fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     let cancelled = Failure::new(Reason::Cancelled, "the reader withdrew the call");
     let inquiry = link.peer.state.lock().inquiries.remove(&call);
-    if let Some((gone, kind)) = inquiry {
+    if let Some(Inquiry { gone, kind, .. }) = inquiry {
         gone.cancel();
         link.submit(failed(kind, call, &cancelled));
         return;
@@ -556,6 +556,11 @@ fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::P
 
 /// Enters a call that is answered later. Its cancel comes when the peer withdraws it, or its connection ends.
 pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Result<Cancel, Ended> {
+    enter(link, header, kind, false)
+}
+
+/// The same. `yields`: the peer can do without the answer.
+fn enter(link: &Link, header: Header, kind: PeerKind, yields: bool) -> Result<Cancel, Ended> {
     let gone = Cancel::default();
     let mut state = link.peer.state.lock();
     if !state.is_present(link.id) {
@@ -563,7 +568,8 @@ pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Resu
         gone.cancel();
         return Ok(gone);
     }
-    if state.inquiries.insert(header.call, (gone.clone(), kind)).is_some() {
+    let inquiry = Inquiry { gone: gone.clone(), kind, yields };
+    if state.inquiries.insert(header.call, inquiry).is_some() {
         return Err(FrameError::OutOfPlace(header.kind).into());
     }
     if state.inquiries.len() > CALLS_MAX {
@@ -587,7 +593,7 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
         link.submit(failed(PeerKind::Inquire, call, &not_met()));
         return Ok(());
     }
-    let gone = enter_inquiry(link, header, PeerKind::Inquire)?;
+    let gone = enter(link, header, PeerKind::Inquire, asked.yields)?;
     let answering = Arc::downgrade(link);
     shared.serve.inquire(
         &link.key(),

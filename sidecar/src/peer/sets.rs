@@ -41,6 +41,11 @@ pub(super) struct Packed {
 // === impl Packed ===
 
 impl Packed {
+    /// Returns whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
     /// Notes tensors of an answer that goes on a connection, each with its bytes. Returns whether there is room for them, of
     /// `most` bytes.
     fn note(&mut self, tensors: &[(u64, u64)], link: u64, most: u64) -> bool {

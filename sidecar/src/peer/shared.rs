@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -22,6 +22,7 @@ use super::peers::CallHandle;
 use super::relay;
 use super::remote::{Effects, Patience, Peer};
 use super::scheduler::Scheduler;
+use super::seats::{LackingSide, NoSeat, Seating, Sitter, Taken, seating};
 use super::serving;
 use super::strangers::{Strangers, TooMany};
 use super::transport::lanes::Room;
@@ -495,27 +496,73 @@ impl Shared {
 
     /// Returns whether the table of peers lists an address. Peers that are listed by a name of DNS are not found so.
     fn is_listed(&self, from: IpAddr) -> bool {
-        let is_from = |address: &String| {
-            address
-                .parse::<SocketAddr>()
-                .is_ok_and(|listed| listed.ip().to_canonical() == from.to_canonical())
-        };
-        self.known.all().iter().any(|peer| peer.addresses.iter().any(is_from))
+        !self.known.at(from.to_canonical()).is_empty()
     }
 
-    /// A place for the connection of a peer that comes up now.
+    /// A place for the connection of a peer that comes up now. `needed`: somebody waits for it, at either end, so that one that nobody
+    /// uses gives way.
     ///
     /// # Errors
     /// All are taken by others.
-    pub(super) fn seat(&self, peer: &Arc<Peer>) -> Result<Seat<'_>, Refused> {
+    pub(super) fn seat(&self, peer: &Arc<Peer>, needed: bool) -> Result<Seat<'_>, Refused> {
         let mut coming = self.coming.lock();
-        let has_one = |peer: &Peer| coming.contains(&peer.name) || peer.state.lock().link.is_some();
-        let others = self.peers().iter().filter(|other| !Arc::ptr_eq(other, peer) && has_one(other)).count();
-        if others >= self.config.peers_max && !has_one(peer) {
-            return Err(Refused::TooMany);
+        if !has_seat(&coming, peer) {
+            let others = self.others(&coming, Some(peer));
+            match others.seating(self, needed) {
+                Seating::Free => {}
+                Seating::GivesWay(at) => others.links[at].give_way(),
+                Seating::Full(told) => return Err(Refused::NoSeat(told)),
+            }
         }
         coming.push(peer.name.clone());
         Ok(Seat { shared: self, peer: peer.name.clone() })
+    }
+
+    /// Lack of a seat for whoever needs one now.
+    pub(super) fn lacks_seat(&self) -> Option<NoSeat> {
+        let coming = self.coming.lock();
+        match self.others(&coming, None).seating(self, true) {
+            Seating::Free | Seating::GivesWay(_) => None,
+            Seating::Full(told) => Some(told),
+        }
+    }
+
+    /// The same for a connection from this address, as far as can be said of it: none where a peer that has a seat may be at the
+    /// other end, or where nobody lists the address.
+    pub(super) fn lacks_seat_for(&self, from: IpAddr) -> Option<NoSeat> {
+        let listed = self.known.at(from.to_canonical());
+        let is_seated =
+            |coming: &[PeerName], name| self.known_peer(name).is_some_and(|peer| has_seat(coming, &peer));
+        let may_be_let_in = {
+            let coming = self.coming.lock();
+            listed.is_empty() || listed.iter().any(|name| is_seated(&coming, name))
+        };
+        if may_be_let_in { None } else { self.lacks_seat() }
+    }
+
+    /// Returns whether there is a seat for every peer that is listed, so that all are connected ahead.
+    pub(super) fn is_mesh(&self) -> bool {
+        // This one is listed, too.
+        self.known.count() <= self.config.peers_max.saturating_add(1)
+    }
+
+    /// Who has the seats, but for one peer.
+    fn others(&self, coming: &[PeerName], but: Option<&Arc<Peer>>) -> Seated {
+        let mut seated = Seated { coming: 0, leaving: 0, links: Vec::new(), used: Vec::new() };
+        for other in self.peers().iter().filter(|other| but.is_none_or(|but| !Arc::ptr_eq(other, but))) {
+            let state = other.state.lock();
+            match &state.link {
+                Some(link) if !link.gives_way() => {
+                    seated.links.push(Arc::clone(link));
+                    seated.used.push(state.is_used());
+                    continue;
+                }
+                Some(_) => seated.leaving += 1,
+                None => {}
+            }
+            seated.coming += usize::from(coming.contains(&other.name));
+        }
+        seated
     }
 
     /// Decides whether a new connection of a peer, which was begun then, may take the place of the one that is there,
@@ -585,16 +632,23 @@ impl Shared {
         Ok(())
     }
 
-    /// A connection has ended, and its threads with it.
-    pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str) {
+    /// A connection has ended, and its threads with it. `gave_way`: for the sake of another one, since nobody seemed to use it.
+    pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str, gave_way: bool) {
         let peer = &link.peer;
         let handover = peer.handover.lock();
-        let (present, needed, effects, packed) = {
+        let (present, lost, needed, effects, packed) = {
             let mut state = peer.state.lock();
+            let (was_used, serves) = (state.is_used() || peer.is_held(), state.serves());
             let (present, effects) = state.link_ended(link, why, Instant::now());
-            (present, state.needs_link(), effects, state.packed.lost(link.id))
+            let rests = present && gave_way && !was_used;
+            if rests {
+                state.rest();
+            }
+            let lost = present && (!gave_way || serves);
+            (present, lost, state.needs_link(), effects, state.packed.lost(link.id))
         };
-        if present {
+        // Where the seat was given away and nothing is leased, there is nothing here that would wait for it.
+        if lost {
             self.serve.peer_lost(&link.key());
         }
         drop(handover);
@@ -636,6 +690,21 @@ impl Shared {
         self.scheduler.attempted(needed);
     }
 
+    /// An attempt found no seat, at one end.
+    pub(super) fn dial_found_no_seat(&self, peer: &Peer, side: LackingSide, told: NoSeat) {
+        let needed = {
+            let mut state = peer.state.lock();
+            state.found_no_seat(side, told, Instant::now(), rand::random());
+            state.needs_link()
+        };
+        self.counters.no_seats.add(match side {
+            LackingSide::Ours => "us",
+            LackingSide::Theirs => "them",
+        });
+        peer.changed.notify_all();
+        self.scheduler.attempted(needed);
+    }
+
     pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {
         let patience = Patience { progress: self.config.progress, grace: self.config.grace };
         let (effects, needed) = {
@@ -648,6 +717,28 @@ impl Shared {
         peer.changed.notify_all();
         self.scheduler.attempted(needed);
     }
+}
+
+/// Those who have seats.
+struct Seated {
+    coming: usize,
+    leaving: usize,
+    links: Vec<Arc<Link>>,
+    /// Of each link whether what goes on with its peer needs it.
+    used: Vec<bool>,
+}
+
+impl Seated {
+    fn seating(&self, shared: &Shared, needed: bool) -> Seating {
+        let sitter = |(link, used): (&Arc<Link>, &bool)| link.sitter(shared, *used);
+        let sitters: Vec<Sitter> = self.links.iter().zip(&self.used).map(sitter).collect();
+        let (most, coming, leaving) = (shared.config.peers_max, self.coming, self.leaving);
+        seating(Taken { most, coming, leaving, sitters: &sitters }, needed)
+    }
+}
+
+fn has_seat(coming: &[PeerName], peer: &Peer) -> bool {
+    coming.contains(&peer.name) || peer.state.lock().link.as_ref().is_some_and(|link| !link.gives_way())
 }
 
 /// Tensor bytes came from a peer.

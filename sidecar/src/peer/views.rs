@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tensorlane_proto::negotiate::{Measured, Offer, SameNode, Transport, TransportSet};
 use tensorlane_proto::{Incarnation, PeerName};
@@ -10,6 +11,9 @@ use super::api::{PeerState, PeerView};
 use super::peers::Peers;
 use super::remote::Peer;
 use super::transport::shm::{Apart, Shm};
+
+/// Most peers that one round asks. Each costs a thread and a handshake at both ends.
+const ROUND_MAX: usize = 16;
 
 impl Peers {
     /// Returns whether a connection to the peer is up.
@@ -30,8 +34,36 @@ impl Peers {
 
     /// Number of peers that the directory lists and that are not connected.
     pub fn unconnected(&self) -> usize {
+        if !self.shared.is_mesh() {
+            // Of most of them nobody has thought yet.
+            return self.shared.known.count().saturating_sub(1 + self.connected().len());
+        }
         let listed = |peer: &Arc<Peer>| self.shared.known.peer(&peer.name).is_some();
         self.shared.peers().iter().filter(|peer| peer.state.lock().link.is_none() && listed(peer)).count()
+    }
+
+    /// Peers that are listed and not connected because nobody has needed it: a look-up for a name of any peer asks them in rounds.
+    /// Those that just now could not be reached are left out.
+    pub fn resting(&self) -> Vec<PeerName> {
+        let (shared, now) = (&self.shared, Instant::now());
+        let is_mesh = shared.is_mesh();
+        let rests = |peer: &Arc<Peer>| {
+            let state = peer.state.lock();
+            state.link.is_none() && (!is_mesh || state.dial.rests) && state.dial.is_fresh(now)
+        };
+        if is_mesh {
+            let mut resting = shared.peers();
+            resting.retain(|peer| rests(peer) && shared.known.peer(&peer.name).is_some());
+            return resting.iter().map(|peer| peer.name.clone()).collect();
+        }
+        let mut names: Vec<PeerName> = shared.known.all().into_iter().map(|entry| entry.name).collect();
+        names.retain(|name| *name != shared.me.peer && rests(&shared.peer(name)));
+        names
+    }
+
+    /// Most peers without a connection that are asked at the same time by one who looks for a name: each takes a seat for a moment.
+    pub fn round(&self) -> usize {
+        (self.shared.config.peers_max / 4).clamp(1, ROUND_MAX)
     }
 
     /// Returns whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the
@@ -132,7 +164,9 @@ impl Peers {
         let state = peer.state.lock();
         let standing = match &state.link {
             Some(_) => PeerState::Connected,
-            None if state.dial.running => PeerState::Connecting,
+            None if state.dial.running || state.no_seat.is_some() && state.needs_link() => {
+                PeerState::Connecting
+            }
             None if has_left => PeerState::Left,
             None if state.last_error.is_empty() => PeerState::Idle,
             None => PeerState::Unreachable,
@@ -148,8 +182,14 @@ impl Peers {
             bytes_in: peer.bytes_in.load(Ordering::Relaxed),
             bytes_out: peer.bytes_out.load(Ordering::Relaxed),
             last_error: match state.link {
-                Some(_) => peer.standstill.lock().told(std::time::Instant::now()),
-                None => state.last_error.clone(),
+                Some(_) => peer.standstill.lock().told(Instant::now()),
+                None => match state.no_seat.filter(|_| state.needs_link()) {
+                    Some((super::seats::LackingSide::Theirs, told)) => told.to_string(),
+                    Some((super::seats::LackingSide::Ours, told)) => {
+                        format!("all {0} seats for peers here are in use (peers.max is {0})", told.most)
+                    }
+                    None => state.last_error.clone(),
+                },
             },
         }
     }
@@ -157,10 +197,6 @@ impl Peers {
     /// Pulls of others that go on, and those that a lost connection interrupted, for as long as they may be taken up again.
     pub fn open_pulls(&self) -> usize {
         let grace = self.shared.config.grace;
-        self.shared
-            .peers()
-            .iter()
-            .map(|peer| peer.state.lock().open_pulls(grace, std::time::Instant::now()))
-            .sum()
+        self.shared.peers().iter().map(|peer| peer.state.lock().open_pulls(grace, Instant::now())).sum()
     }
 }

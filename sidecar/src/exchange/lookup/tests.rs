@@ -11,6 +11,8 @@ use crate::cancel::Cancel;
 use crate::exchange::alone::{MINUTE, alone};
 use crate::peer::{PeerKey, Serve};
 
+mod rounds;
+
 /// More than there were ever threads for.
 const MANY: usize = 1_500;
 
@@ -71,7 +73,7 @@ fn a_name_that_is_here_is_found_at_once_however_many_wait_for_one_that_never_com
     let peer = PeerKey { name: "there".parse().unwrap(), incarnation: Incarnation(7) };
     let (tell, told) = channel();
     let target = v1::Target { kind: Some(v1::target::Kind::Name("here".into())), peer: String::new() };
-    let inquire = v1::Inquire { targets: vec![target], wait_ms: 1_000, copies: false, stage: false };
+    let inquire = v1::Inquire { targets: vec![target], wait_ms: 1_000, ..v1::Inquire::default() };
     exchange.inquire(&peer, inquire, Cancel::default(), Box::new(move |answer| tell.send(answer).unwrap()));
     assert_eq!(told.recv_timeout(MINUTE).expect("an answer").results.len(), 1);
     assert_eq!(exchange.waiting_for_names().0, MANY);
@@ -147,7 +149,7 @@ fn a_peer_that_waits_for_too_much_is_told_the_limit_and_no_other_one_is() {
         let target =
             |n| v1::Target { kind: Some(v1::target::Kind::Name(format!("{n:0500}"))), peer: String::new() };
         let targets = (0..names).map(target).collect();
-        let inquire = v1::Inquire { targets, wait_ms: 60_000, copies: false, stage: false };
+        let inquire = v1::Inquire { targets, wait_ms: 60_000, ..v1::Inquire::default() };
         let (tell, told) = channel();
         exchange.inquire(&peer(from), inquire, gone.clone(), Box::new(move |answer| drop(tell.send(answer))));
         told

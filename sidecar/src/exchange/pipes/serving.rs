@@ -100,6 +100,11 @@ impl Exchange {
         self.carry_out_pipes(effects);
     }
 
+    /// Returns whether a connection of another peer has a pipe here that has not ended there.
+    pub(in crate::exchange) fn has_pipes_of_peer(&self, from: &PipeAsker) -> bool {
+        self.pipes.table.lock().has_any(peer_session(from))
+    }
+
     /// A connection of another peer has ended: its pipes end, and the ends here are told.
     pub(in crate::exchange) fn pipes_of_peer_over(&self, from: &PipeAsker) {
         self.pipes_end(peer_session(from));

@@ -425,6 +425,12 @@ impl<W> Table<W> {
         effects
     }
 
+    /// Returns whether a session has an end of a pipe that it has not closed.
+    pub(super) fn has_any(&self, session: SessionId) -> bool {
+        let is_open = |side: &Side<W>| side.party.session == session && side.ended.is_none();
+        self.pipes.values().flat_map(|pipe| &pipe.sides).any(is_open)
+    }
+
     /// A session has ended: so has all that it had.
     pub(super) fn end_session(&mut self, session: SessionId) -> Vec<Effect<W>> {
         let is_its = |party: &Party| party.session == session;

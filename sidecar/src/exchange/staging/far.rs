@@ -85,8 +85,12 @@ impl Exchange {
         };
         let (reference, deadline) = (fetch.reference.clone(), fetch.terms.deadline);
         let wait_ms = clock::millis(deadline.saturating_duration_since(Instant::now())).max(1);
-        let inquire =
-            v1::Inquire { targets: vec![target_of(&reference)], wait_ms, copies: false, stage: true };
+        let inquire = v1::Inquire {
+            targets: vec![target_of(&reference)],
+            wait_ms,
+            stage: true,
+            ..v1::Inquire::default()
+        };
         let (after, cancel) = (Arc::clone(self), fetch.terms.caller.cancel.clone());
         let done = move |outcome: Result<v1::Inquired, Failure>| {
             let first = outcome.and_then(|r| there(r.results.into_iter().next().unwrap_or_default()));

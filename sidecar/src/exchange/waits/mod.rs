@@ -30,13 +30,13 @@ use super::Exchange;
 use super::lookup::{ANSWER, There, there};
 use crate::gate;
 use crate::metrics::label::PanicScope;
-use crate::peer::CallHandle;
+use crate::peer::{CallHandle, Peers};
 use crate::store::NameWait;
 use crate::threads::Threads;
 
 /// Limits of what waits may take. Bytes are of `arena.base`: the three `all_bytes` together are the most.
 const LIMITS: Limits = Limits {
-    // Over after two seconds at the latest. One request of the session socket may have 65,536 names.
+    // Over after two seconds at the latest, or after a minute where peers are asked in rounds. One request of the session socket may have 65,536 names.
     asking: Bounds { count: 65_536, bytes: 24 << 20, all_bytes: 32 << 20 },
     clients: Bounds { count: 16_384, bytes: 8 << 20, all_bytes: 32 << 20 },
     peers: Bounds { count: 4_096, bytes: 8 << 20, all_bytes: 32 << 20 },
@@ -84,6 +84,8 @@ struct State {
     /// Names that the store was asked to tell of.
     here: HashMap<TensorName, NameWait>,
     asking: Asking<CallHandle>,
+    /// Peers without a connection whose turn it is to be asked.
+    turns: Vec<PeerName>,
     news: Vec<News>,
     /// The table as it was when its names were last asked for.
     asked: u64,
@@ -94,13 +96,31 @@ struct State {
     stopping: bool,
 }
 
+/// How long a question is held.
+#[derive(Clone, Copy)]
+struct Held {
+    /// It waits for the names to appear.
+    waits: bool,
+    /// Nobody asks the peer by its name.
+    yields: bool,
+}
+
 /// News, and whose deadline is over.
 type Work = (Vec<News>, Vec<Arc<dyn Waiter>>);
+
+/// Answer to a question.
+struct Answered {
+    peer: PeerName,
+    number: u64,
+    /// Nobody asked this peer by its name: what it fails with is nobody's answer.
+    yields: bool,
+    outcome: Result<v1::Inquired, Failure>,
+}
 
 enum News {
     Appeared(TensorName),
     Again(Weak<dyn Waiter>),
-    Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
+    Answered(Answered),
 }
 
 /// Cost of a wait for these names.
@@ -117,6 +137,7 @@ impl Waits {
             table: Table::new(LIMITS),
             here: HashMap::new(),
             asking: Asking::default(),
+            turns: Vec::new(),
             news: Vec::new(),
             asked: 0,
             next_round: now,
@@ -251,7 +272,7 @@ impl Inner {
                             let _ = self.threads.caught("waits", PanicScope::Call, || waiter.again());
                         }
                     }
-                    News::Answered { peer, number, outcome } => self.answered(&peer, number, outcome),
+                    News::Answered(answered) => self.answered(answered),
                 }
             }
             for waiter in due {
@@ -300,7 +321,8 @@ impl Inner {
     }
 
     /// A peer has answered a question.
-    fn answered(&self, peer: &PeerName, number: u64, outcome: Result<v1::Inquired, Failure>) {
+    fn answered(&self, answered: Answered) {
+        let Answered { ref peer, number, yields, outcome } = answered;
         let Some(names) = self.state.lock().asking.answered(peer, number) else { return };
         let keys = |name: TensorName| [None, Some(peer.clone())].map(|at| Key { at, name: name.clone() });
         let mut found = false;
@@ -318,7 +340,7 @@ impl Inner {
                 }
             }
             // It was asked for longer than it may take, and is asked again.
-            Err(failure) if failure.reason == Reason::DeadlineExceeded => {}
+            Err(failure) if yields || failure.reason == Reason::DeadlineExceeded => {}
             // One of many is just absent; one that was asked for by name is the answer.
             Err(failure) => {
                 let told = Err(failure);
@@ -358,11 +380,15 @@ impl Inner {
         let peers = exchange.peers.get();
         let connected = peers.map(|peers| peers.connected()).unwrap_or_default();
         let me = &exchange.me().peer;
-        let (listen, deaf, plans) = {
+        let (listen, deaf, named, plans) = {
             let mut state = self.state.lock();
             state.asked = state.table.changes();
+            if state.next_look <= began {
+                state.turn(peers.map(|peers| &**peers));
+            }
             let (listen, deaf) = state.plan_here(me);
-            (listen, deaf, state.plan_there(me, connected, began))
+            let (named, plans) = state.plan_there(me, &connected, began);
+            (listen, deaf, named, plans)
         };
         drop(deaf);
         for name in listen {
@@ -378,27 +404,36 @@ impl Inner {
         }
         for (peer, Plan { ask, withdraw }) in plans {
             withdraw.iter().for_each(CallHandle::cancel);
-            ask.into_iter().for_each(|(number, names)| self.ask(&exchange, &peer, number, &names));
+            let held = Held { waits: connected.contains(&peer), yields: !named.contains(&peer) };
+            ask.into_iter().for_each(|(number, names)| self.ask(&exchange, (&peer, number), &names, held));
         }
         let (mut state, now) = (self.state.lock(), Instant::now());
         state.next_round = now + PACE.max((now - began) * PACE_FACTOR);
         state.next_look = state.next_round.max(now + LOOK_AGAIN);
     }
 
-    fn ask(&self, exchange: &Exchange, peer: &PeerName, number: u64, names: &[TensorName]) {
+    fn ask(
+        &self,
+        exchange: &Exchange,
+        (peer, number): (&PeerName, u64),
+        names: &[TensorName],
+        Held { waits, yields }: Held,
+    ) {
         let Some(peers) = exchange.peers.get() else { return };
         let target = |name: &TensorName| v1::Target {
             kind: Some(v1::target::Kind::Name(name.to_string())),
             peer: String::new(),
         };
-        let wait_ms = u64::try_from(QUESTION.as_millis()).unwrap_or(u64::MAX);
-        let question =
-            v1::Inquire { targets: names.iter().map(target).collect(), wait_ms, copies: false, stage: false };
-        let (waits, who) = (Arc::downgrade(&exchange.waits.0), peer.clone());
-        let deadline = Instant::now() + QUESTION + ANSWER;
+        // One that is asked in its turn alone says what there is now, and is connected for that.
+        let (wait, yields_seat) = if waits || !yields { (QUESTION, yields) } else { (Duration::ZERO, false) };
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let targets = names.iter().map(target).collect();
+        let question = v1::Inquire { targets, wait_ms, yields: yields_seat, ..v1::Inquire::default() };
+        let (table, who) = (Arc::downgrade(&exchange.waits.0), peer.clone());
+        let deadline = Instant::now() + wait + ANSWER;
         let call = peers.inquire(peer, None, question, deadline, move |outcome| {
-            if let Some(waits) = waits.upgrade() {
-                waits.push(News::Answered { peer: who, number, outcome });
+            if let Some(table) = table.upgrade() {
+                table.push(News::Answered(Answered { peer: who, number, yields, outcome }));
             }
         });
         // What was answered at once needs no handle any more; else it is over, and nobody wants an answer.
@@ -434,13 +469,27 @@ impl State {
         (listen, deaf)
     }
 
-    /// Plan of what is to be done at the peers.
+    /// Chooses those whose turn it is, of the peers that are not connected because nobody needed it. None where no name is waited
+    /// for that any peer may have.
+    fn turn(&mut self, peers: Option<&Peers>) {
+        let asks_any = self.table.keys().any(|key| key.at.is_none());
+        let (resting, most) = match peers.filter(|_| asks_any) {
+            Some(peers) => (peers.resting(), peers.round()),
+            None => (Vec::new(), 0),
+        };
+        // After those whose turn it was.
+        let last = self.turns.last();
+        let first = resting.iter().position(|peer| last.is_some_and(|last| peer > last)).unwrap_or(0);
+        self.turns = resting.iter().cycle().skip(first).take(most.min(resting.len())).cloned().collect();
+    }
+
+    /// Plan of what is to be done at the peers, and which of them are asked by their names.
     fn plan_there(
         &mut self,
         me: &PeerName,
-        connected: Vec<PeerName>,
+        connected: &[PeerName],
         now: Instant,
-    ) -> Vec<(PeerName, Plan<CallHandle>)> {
+    ) -> (HashSet<PeerName>, Vec<(PeerName, Plan<CallHandle>)>) {
         let (mut any, mut named) = (HashSet::new(), HashMap::<PeerName, HashSet<TensorName>>::new());
         for key in self.table.keys() {
             match &key.at {
@@ -449,8 +498,10 @@ impl State {
                 Some(peer) => drop(named.entry(peer.clone()).or_default().insert(key.name.clone())),
             }
         }
+        let by_name: HashSet<PeerName> = named.keys().cloned().collect();
         let mut plans = Vec::new();
-        for peer in connected {
+        let turns = self.turns.iter().filter(|peer| !connected.contains(peer));
+        for peer in connected.iter().chain(turns).cloned() {
             let plan = match named.remove(&peer) {
                 Some(names) => self.asking.plan(&peer, &(&names | &any), now),
                 None => self.asking.plan(&peer, &any, now),
@@ -469,6 +520,6 @@ impl State {
             let plan = self.asking.plan(&peer, &HashSet::new(), now);
             plans.push((peer, plan));
         }
-        plans
+        (by_name, plans)
     }
 }

@@ -18,6 +18,7 @@
 
 mod acts;
 mod book;
+mod crowd;
 mod network;
 mod node;
 mod owner;

@@ -313,8 +313,12 @@ fn what_a_neighbour_is_asked_ends_with_the_connection() {
     let Pair { a, b, node: _node, .. } = pair();
     b.twin.hold_inquiries.store(true, Ordering::SeqCst);
     let (tell, told) = std::sync::mpsc::channel();
-    let inquire =
-        v1::Inquire { targets: vec![v1::Target::default()], wait_ms: 60_000, copies: true, stage: false };
+    let inquire = v1::Inquire {
+        targets: vec![v1::Target::default()],
+        wait_ms: 60_000,
+        copies: true,
+        ..v1::Inquire::default()
+    };
     a.peers.inquire(
         &name("b"),
         Some(b.key().incarnation),

@@ -1,7 +1,7 @@
 //! A world for tests: a peer table in memory, and owners that serve from an arena.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -105,6 +105,16 @@ impl Known for Table {
         let entries = self.entries.lock();
         let claims = entries.iter().filter(|entry| entry.fingerprints.contains(fingerprint));
         claims.map(|entry| entry.name.clone()).collect()
+    }
+    fn count(&self) -> usize {
+        self.entries.lock().len()
+    }
+    fn at(&self, address: IpAddr) -> Vec<PeerName> {
+        let is_at = |entry: &&KnownPeer| {
+            let listed = |one: &String| one.parse().is_ok_and(|listed: SocketAddr| listed.ip() == address);
+            entry.addresses.iter().any(listed)
+        };
+        self.entries.lock().iter().filter(is_at).map(|entry| entry.name.clone()).collect()
     }
     fn refresh(&self) {
         self.refreshes.fetch_add(1, Ordering::SeqCst);
@@ -742,8 +752,7 @@ impl One {
         let message = v1::Inquire {
             targets: vec![v1::Target::default(); targets],
             wait_ms: 1000,
-            copies: false,
-            stage: false,
+            ..v1::Inquire::default()
         };
         let handle = self.peers.inquire(&name(of), None, message, deadline, move |outcome| {
             let _ = tell.send(outcome);

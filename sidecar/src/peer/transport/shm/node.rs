@@ -329,7 +329,8 @@ impl Node {
         id: u64,
     ) -> Lease {
         let returned = Returned { peer: Arc::clone(peer), incarnation, call, id };
-        Box::new(Map { returns: self.returns.lock().clone(), returned: Some(returned) })
+        let held = Arc::clone(&peer.held);
+        Box::new(Map { returns: self.returns.lock().clone(), returned: Some(returned), _held: held })
     }
 }
 
@@ -337,6 +338,8 @@ impl Node {
 struct Map {
     returns: Option<Sender<Returned>>,
     returned: Option<Returned>,
+    /// While this is held, the connection to the owner is in use.
+    _held: Arc<()>,
 }
 
 impl Drop for Map {

@@ -1,0 +1,80 @@
+//! Names of peers that nobody needed yet, where more are listed than have seats.
+
+use tensorlane_proto::identity::PeerName;
+
+use super::*;
+use crate::exchange::alone::alone_as;
+use crate::peer::tests::keys;
+use crate::peer::tests::world::{Table, nowhere};
+use crate::peer::{Counters, LanesConfig, Me, Peers, PeersConfig};
+use crate::workers::Workers;
+
+/// One of many, with what it needs to live.
+struct Member {
+    exchange: Arc<Exchange>,
+    peers: Arc<Peers>,
+    _workers: Workers,
+}
+
+/// So many that list each other, with so many seats each.
+fn many(count: usize, seats: usize) -> Vec<Member> {
+    let table = Arc::new(Table::default());
+    let names: Vec<String> = (0..count).map(|number| format!("p{number}")).collect();
+    let identities: Vec<_> = names.iter().map(|_| keys::identity()).collect();
+    for (peer, identity) in names.iter().zip(&identities) {
+        table.list(peer, nowhere(), identity.fingerprint);
+    }
+    let start = |(name, identity): (&String, &_)| {
+        let (exchange, workers, _) = alone_as(name);
+        let config = PeersConfig {
+            peers_max: seats,
+            lanes: LanesConfig { count: 0, ..LanesConfig::default() },
+            ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
+        };
+        let me = Me {
+            exchange: "lab".parse().unwrap(),
+            peer: name.parse().unwrap(),
+            incarnation: Incarnation(1),
+            offer: v1::Offer::default(),
+        };
+        let serve = Arc::clone(&exchange) as Arc<dyn Serve>;
+        let (keys, known) = (keys::keys(identity), Arc::clone(&table) as _);
+        let peers = Peers::start(config, keys, known, me, serve, Arc::new(Counters::default())).unwrap();
+        table.list(name, peers.bound_address(), identity.fingerprint);
+        exchange.connect(Arc::clone(&peers));
+        Member { exchange, peers, _workers: workers }
+    };
+    names.iter().zip(&identities).map(start).collect()
+}
+
+#[test]
+fn a_name_of_a_peer_that_nobody_needed_is_found_in_rounds_and_seats_are_kept() {
+    let all = many(12, 4);
+    put(&all[9].exchange, "far");
+    let description = found(&lookup(&all[0].exchange, caller(1), "far", 0)).unwrap();
+    let reference: tensorlane_proto::reference::Reference = description.reference.parse().unwrap();
+    assert_eq!(*reference.peer(), "p9".parse::<PeerName>().unwrap());
+    assert!(all.iter().all(|one| one.peers.connected().len() <= 8));
+}
+
+#[test]
+fn a_name_of_nobody_is_not_found_and_the_error_says_how_many_were_asked_and_the_fast_way() {
+    let all = many(12, 4);
+    let failure = found(&lookup(&all[0].exchange, caller(1), "nowhere", 0)).unwrap_err();
+    let text = failure.to_string();
+    assert!(text.contains("11 peers that answered") && text.contains("peer/nowhere"), "{text}");
+    assert_eq!((failure.reason, failure.detail("unknown")), (Reason::NotFound, None), "{text}");
+    assert_eq!(failure.detail("asked"), Some("11"));
+}
+
+#[test]
+fn a_name_that_a_peer_gets_while_it_is_waited_for_is_told_whoever_has_seats() {
+    let all = many(8, 2);
+    let waiting = lookup(&all[0].exchange, caller(1), "later", 40_000);
+    // It waits once all were asked.
+    crate::peer::tests::world::until("it waits", || all[0].exchange.waiting_for_names().0 == 1);
+    put(&all[7].exchange, "later");
+    let description = found(&waiting).unwrap();
+    let reference: tensorlane_proto::reference::Reference = description.reference.parse().unwrap();
+    assert_eq!(*reference.peer(), "p7".parse::<PeerName>().unwrap());
+}
