@@ -39,7 +39,7 @@ use self::relay::Relay;
 use self::replica::Replicas;
 use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
 use super::names::tensor_name;
-use super::{Caller, Done, Exchange, session_required};
+use super::{Caller, Exchange, session_required};
 use crate::cancel::Cancel;
 use crate::peer::{ChannelSource, PeerKey, TellAttached};
 use crate::session::SessionLink;
