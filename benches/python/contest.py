@@ -73,6 +73,9 @@ class Hand(Protocol):
     def drop(self) -> None:
         """Gives up all that is held, and waits until it is freed."""
 
+    def settle(self) -> None:
+        """Waits until what runs beside it by itself has come to rest."""
+
 
 @dataclass
 class TwoEnds:
@@ -81,6 +84,7 @@ class TwoEnds:
     maker: End
     taker: End
     rested: Callable[[], None] = lambda: None
+    settled: Callable[[], None] = lambda: None
 
     def hand(self, nbytes: int, turn: int) -> tuple[float, float]:
         """A turn, and the comparison behind it."""
@@ -99,6 +103,11 @@ class TwoEnds:
         self.taker.ask("drop")
         self.maker.ask("drop")
         self.rested()
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits for the sidecars of ours."""
+        self.settled()
 
 
 @dataclass
@@ -137,10 +146,13 @@ def lanes(stack: ExitStack, maker: tuple[str, nodes.Node | None], taker: tuple[s
     def rested() -> None:
         for end in ends:
             end.ask("rest")
+
+    def settled() -> None:
         for sockets in {maker[0], taker[0]}:
             populated(sockets)
 
-    return TwoEnds(*ends, rested)
+    settled()
+    return TwoEnds(*ends, rested, settled)
 
 
 def populated(sockets: str) -> None:
@@ -184,6 +196,8 @@ def first(bench: Bench, ours: Hand, theirs: Hand, sizes: list[str]) -> Iterator[
         way.drop()
     turn = 0
     for size in sizes:
+        for way in (ours, theirs):
+            way.settle()
         pairs = []
         for number in range(min(bench.pairs, FIRST[size])):
             turn += 1

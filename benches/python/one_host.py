@@ -45,7 +45,7 @@ TORCH_MP = {
     for size in SIZES
 }
 
-_ARENA = 3 * GIB
+_ARENA = 4 * GIB
 _OWN = ("file_descriptor", "file_system")
 
 
@@ -149,12 +149,13 @@ class Actors:
         """Gives up what is held."""
         self.end.ask("drop")
 
+    def settle(self) -> None:
+        """Nothing is to be done: it prepares nothing."""
+
 
 def _ours(stack: ExitStack) -> TwoEnds:
     sidecar = stack.enter_context(tensorlane.Sidecar(arena=str(_ARENA)))
-    ours = lanes(stack, (sidecar.directory, None), (sidecar.directory, None))
-    ours.rested()
-    return ours
+    return lanes(stack, (sidecar.directory, None), (sidecar.directory, None))
 
 
 def _without_driver(python: Path, scratch: Path) -> dict[str, str]:

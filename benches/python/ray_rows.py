@@ -35,7 +35,7 @@ WARM = {
     for place, where in _PLACES.items()
 }
 
-_ARENA = 3 * GIB
+_ARENA = 4 * GIB
 _PATIENCE = 240
 TRANSPORTED = {"64m": 64 * MIB, "100mb": 100_000_000, "1g": GIB}
 _ACTORS = "the same array of numpy through Ray's object store, from actor to actor"
@@ -106,9 +106,7 @@ def _driving(bench: Bench, arena: int) -> Iterator[ProcessPoolExecutor]:
 
 def _ours(stack: ExitStack, driver: ProcessPoolExecutor, maker: int) -> TwoEnds:
     told = driver.submit(_directories).result(_PATIENCE)
-    ours = lanes(stack, (told[maker], None), (told[0], None))
-    ours.rested()
-    return ours
+    return lanes(stack, (told[maker], None), (told[0], None))
 
 
 class Store:
@@ -129,6 +127,9 @@ class Store:
     def drop(self) -> None:
         """Gives up all that is held, and lets Ray free it."""
         self._asked(_drop)
+
+    def settle(self) -> None:
+        """Nothing is to be done: it prepares nothing."""
 
     def _asked(self, work: Callable, *given: Any) -> Any:
         return self.driver.submit(work, *given).result(_PATIENCE)
