@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import nodes
 
 _ENDS = Path(__file__).resolve().parent / "ends"
 _PATIENCE = 180.0
+_END = 10.0
 _SAID = 400
 _ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 # A namespace has interfaces of its own, which some look up in /sys.
@@ -66,6 +68,7 @@ class End:
                 stderr=self._errors,
                 env={**kept, **_QUIET, "PYTHONPATH": str(_ENDS), **environment},
                 preexec_fn=nodes.end_with_parent,
+                start_new_session=True,
             )
         self.process_id = self._process.pid
 
@@ -98,7 +101,7 @@ class End:
                 raise Failed(f"{self.name} did not answer in {patience:.0f} s: {self.said()}")
             more = os.read(self._process.stdout.fileno(), 1 << 20)
             if not more:
-                raise Failed(f"{self.name} has ended with {self._process.wait()}: {self.said()}")
+                raise Failed(f"{self.name} has ended: {self.said()}")
             self._rest += more
         line, self._rest = self._rest.split(b"\n", 1)
         answer = json.loads(line)
@@ -115,17 +118,18 @@ class End:
         return ([*lines, *errors] or ["nothing"])[-1][-_SAID:]
 
     def close(self) -> None:
-        """Ends it, by the end of its input or at last by force."""
+        """Ends it, by the end of its input or at last by force, and all that it started and left."""
         assert self._process.stdin and self._process.stdout
         try:
             self._process.stdin.close()
         except OSError:
             pass
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        until = time.monotonic() + _END
+        # It is not collected before its group is ended, so that the number is still its own.
+        while not os.waitid(os.P_PID, self.process_id, os.WEXITED | os.WNOWAIT | os.WNOHANG) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.killpg(self.process_id, signal.SIGKILL)
+        self._process.wait()
         self._process.stdout.close()
         self._errors.close()
 
