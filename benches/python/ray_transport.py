@@ -1,6 +1,6 @@
 """Hand-over of a tensor between two Ray actors on two nodes: by Tensorlane, and by Ray's object store.
 
-    cargo xtask bench python [--dist] [--mib 64] [--runs 20] [--encrypted] [--json FILE]
+    python benches/python/ray_transport.py [--mib 64] [--runs 20] [--encrypted] [--json FILE]
 
 The nodes are two network namespaces with a raylet and a sidecar in each (needs root). Both ways move the same bytes in turns, a
 new object each time: an array of numpy through the object store, which is the fastest that it has, and a tensor of torch
@@ -10,7 +10,7 @@ through the transport. The object store does not encrypt, and so Tensorlane does
 - `whole`: the same with the making, which is a put into the shared memory, or into the object store.
 
 The object of every turn is hashed on both nodes, outside of the time. Exit code 1: slower than the object store, in `take` or
-in `whole`.
+in `whole`. `cargo xtask bench python` has rows of it, at some sizes, on one node as well.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ def shown(result: dict[str, Any]) -> list[str]:
 # In the driver's process.
 
 
-def measure(nbytes: int, runs: int) -> tuple[dict[str, dict[str, list[float]]], str]:
-    """Seconds of each turn by measure and way, and the route of the tensors."""
+def measure(nbytes: int, runs: int, on: int = 1) -> tuple[dict[str, dict[str, list[float]]], str]:
+    """Seconds of each turn by measure and way, and the route of the tensors; the actor that takes is on that node."""
     import ray
     import ray.cloudpickle
 
     cluster = raylets.cluster()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     actor = ray.remote(num_cpus=0)(_actor_class())
-    maker, taker = (actor.options(resources={f"node-{number}": 1}).remote(nbytes) for number in range(2))
+    maker, taker = (actor.options(resources={f"node-{number}": 1}).remote(nbytes) for number in (0, on))
     seconds: dict[str, dict[str, list[float]]] = {measure: {way: [] for way in WAYS} for measure in MEASURES}
     for turn in range(runs + _WARM):
         for way in WAYS if turn % 2 else reversed(WAYS):
@@ -108,8 +108,10 @@ def measure(nbytes: int, runs: int) -> tuple[dict[str, dict[str, list[float]]], 
             if turn >= _WARM:
                 seconds["take"][way].append(ended - ready)
                 seconds["whole"][way].append(ended - began)
+    for actor in (maker, taker):
+        ray.kill(actor)
     (route,) = (peer.route for peer in cluster.lanes[1].peers() if peer.name == "node-0")
-    return seconds, f"{route}"
+    return seconds, f"{route}" if on else "local"
 
 
 def _actor_class() -> type:

@@ -23,8 +23,14 @@ const WITH_GLOO: &str = "--with-gloo";
 /// Has the wheel of `python` built as it ships, which takes many times as long.
 const AS_IT_SHIPS: &str = "--dist";
 
-/// Measures Ray's transport, from the root of the repository.
-const RAY_TRANSPORT: &str = "benches/python/ray_transport.py";
+/// Has those fetched beside whom `python` measures, and whom no Python has yet.
+const WITH_PEERS: &str = "--with-peers";
+
+/// Measures from Python, from the root of the repository.
+const BENCH_IN_PYTHON: &str = "benches/python/bench.py";
+
+/// Tells the bench in Python which other Python has those beside whom it measures.
+const PEERS: &str = "TENSORLANE_BENCH_PEERS";
 
 /// Tells the program which Python has torch.
 const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
@@ -93,13 +99,29 @@ pub(crate) fn bench(options: &Options, place: &Place, style: Style) -> Result<u8
     Ok(job.streamed(place, style)?.exit_code())
 }
 
-/// Builds and installs the package, and measures it beside Ray's object store; gives the script's exit code.
+/// Builds and installs the package, and measures it from Python beside others; gives the script's exit code.
 fn from_python(arguments: &[String], place: &Place, style: Style) -> Result<u8, Failure> {
-    let (ours, theirs): (Vec<_>, Vec<_>) =
-        arguments.iter().cloned().partition(|argument| argument == AS_IT_SHIPS);
-    let python = python::installed(if ours.is_empty() { RELEASE } else { PROFILE }, place, style)?;
+    let (ours, theirs): (Vec<_>, Vec<_>) = arguments
+        .iter()
+        .cloned()
+        .partition(|argument| [AS_IT_SHIPS, WITH_PEERS].contains(&argument.as_str()));
+    let asked = |flag: &str| ours.iter().any(|argument| argument == flag);
+    let profile = if asked(AS_IT_SHIPS) { PROFILE } else { RELEASE };
+    let python = python::installed(profile, place, style)?;
+    // The client in Rust is measured beside ours.
+    let built = build_programs(profile, &[PROGRAM]).streamed(place, style)?;
+    if !built.succeeded() {
+        return Err(Failure::new(format!("the client in Rust could not be built: {}", built.shown()))
+            .remedy("the first error above says why"));
+    }
+    let peers = python::peers(asked(WITH_PEERS), place, style)?;
     let here = env::current_dir().map_err(|error| Failure::new(format!("no current directory: {error}")))?;
-    let job = Job::new(python, [place.root().join(RAY_TRANSPORT)]).with(theirs).inside(here);
+    let programs = place.programs(profile);
+    let mut job = Job::new(python, [place.root().join(BENCH_IN_PYTHON)]).with(theirs).inside(here);
+    job = job.env(PROGRAMS, &programs);
+    if let Some(peers) = peers {
+        job = job.env(PEERS, peers);
+    }
     Ok(job.streamed(place, style)?.exit_code())
 }
 
@@ -122,7 +144,7 @@ mod tests {
         let what = parsed("local --with-gloo").unwrap_err();
         assert!(what.contains("`bench paths` alone"), "{what}");
         assert!(parsed("--with-gloo").is_err());
-        let python = Options { arguments: words("python --dist --json a.json"), with_gloo: false };
-        assert_eq!(parsed("python --dist --json a.json"), Ok(python));
+        let line = "python --with-peers --dist --json a.json";
+        assert_eq!(parsed(line), Ok(Options { arguments: words(line), with_gloo: false }));
     }
 }

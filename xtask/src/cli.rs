@@ -83,9 +83,10 @@ pub(crate) fn help() -> String {
   bench paths --with-gloo       the same with gloo, for which it fetches torch (some 4 GB) where it is not here
   bench calls [--turns N]       what calls take over TLS and on a QUIC stream where packets are lost, without us and
                                 between two sidecars
-  bench python [--dist] [--mib N] [--runs N] [--encrypted] [--json FILE]
-                                hands tensors over between Ray actors on two nodes, by Tensorlane and by Ray's object store;
-                                with --dist by the wheel that ships. Needs root
+  bench python [--with-peers] [--dist] [--json FILE] [--svg FILE] [--runs N] [--only ROW]...
+                                measures it from Python beside Ray, torch, vineyard, torchstore, Mooncake and NIXL;
+                                with --with-peers fetches those that no Python has (some 8 GB), with --dist by the wheel
+                                that ships. Needs root
   soak [--seconds N | --minutes N] [--seed S]
                                 random puts, gets, kills and cuts between sidecars for that long (10 minutes), checked
                                 against what holds at all times; prints its seed. Needs root

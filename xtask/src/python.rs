@@ -148,6 +148,24 @@ pub(crate) fn environment(place: &Place, style: Style) -> Result<PathBuf, Failur
     environment.ready(place, style)
 }
 
+/// The Python that has those beside whom `bench python` measures; none where it is not here and is not to be fetched.
+pub(crate) fn peers(fetched: bool, place: &Place, style: Style) -> Result<Option<PathBuf>, Failure> {
+    let environment = Environment {
+        directory: place.python().join("peers"),
+        requirements: place.root().join("benches/python/requirements-peers.txt"),
+        cost: "vineyard, torchstore, Mooncake, NIXL and a torch of their own: some 8 GB, once",
+    };
+    let is_ready = environment.is_ready(place)?;
+    if !fetched {
+        return Ok(is_ready.then(|| environment.python()));
+    }
+    setup::provide(setup::PEERS_TOOLS, place, style)?;
+    if !is_ready {
+        room::at_least(ROOM, "peers of the bench and what they need", place)?;
+    }
+    environment.ready(place, style).map(Some)
+}
+
 /// The Python that builds the wheel and generates messages, ready to be used.
 pub(crate) fn builder(place: &Place, style: Style) -> Result<PathBuf, Failure> {
     setup::provide(setup::WHEEL_TOOLS, place, style)?;

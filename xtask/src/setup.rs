@@ -71,6 +71,28 @@ pub(crate) const PATHS_TOOLS: &[Tool] = &[
     },
 ];
 
+/// Libraries that peers of `bench python` are linked with.
+pub(crate) const PEERS_TOOLS: &[Tool] = &[
+    Tool {
+        name: "libibverbs",
+        probe: &["python3", "-c", "import ctypes; ctypes.CDLL('libibverbs.so.1')"],
+        package: "libibverbs1",
+        without: Some("Mooncake's engine does not start, and is not measured"),
+    },
+    Tool {
+        name: "libmlx5",
+        probe: &["python3", "-c", "import ctypes; ctypes.CDLL('libmlx5.so.1')"],
+        package: "ibverbs-providers",
+        without: Some("torchstore does not start, and is not measured"),
+    },
+    Tool {
+        name: "cc",
+        probe: &["cc", "--version"],
+        package: "gcc",
+        without: Some("torchstore does not start without a GPU's driver, and is not measured"),
+    },
+];
+
 /// Everything that a Python of this checkout needs.
 pub(crate) const VENV_TOOLS: &[Tool] = &[PYTHON, VENV];
 

@@ -17,6 +17,7 @@ mod cluster;
 mod gpu;
 mod local;
 mod paths;
+mod py_get;
 mod report;
 mod rows;
 mod shm;
@@ -61,6 +62,9 @@ enum What {
     /// A process that gets tensors in GPU memory.
     #[command(hide = true)]
     GpuReader(gpu::Reader),
+    /// A process that gets tensors for the bench in Python.
+    #[command(hide = true)]
+    PyGet(py_get::Getter),
     /// A process that holds tensors until it is killed.
     #[command(hide = true)]
     Hold(local::Hold),
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Echo(echo) => echo.run().map(|()| ExitCode::SUCCESS),
         What::GpuReader(reader) => reader.run().map(|()| ExitCode::SUCCESS),
+        What::PyGet(getter) => getter.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
