@@ -102,7 +102,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _place(array: Any) -> Any:
-    """What two arrays share that lie in the same place; None for one without elements."""
+    """Key that two arrays share if they lie in the same place; None for one without elements."""
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(array, torch.Tensor):
         # Those without bytes of their own are refused later, by their keys.

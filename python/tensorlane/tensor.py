@@ -120,7 +120,7 @@ class Tensor(Memory):
         return iter(self[...])
 
     def __contains__(self, element: Any) -> bool:
-        """Whether an element is in it, as numpy says."""
+        """Returns whether an element is in it, as numpy says."""
         return element in self[...]
 
     def _copy_to(self, out: Any) -> None:

@@ -29,7 +29,7 @@ pub enum NameError {
         /// Byte offset of the character.
         at: usize,
     },
-    /// Whoever takes names and references would take it for a reference.
+    /// Begins as a reference: commands and clients that take both would misread it.
     #[error("a name must not begin with {REFERENCE_BEGINS:?}, as references do: {name:?}")]
     Reference {
         /// The text.

@@ -386,7 +386,7 @@ impl<T: Send + 'static> Hunt<T> {
 }
 
 impl<T> Hunting<T> {
-    /// Those that are asked next, and for which names, while so many are asked at a time. None where there is nothing more to do in
+    /// Peers that are asked next, and for which names, while so many are asked at a time. None where there is nothing more to do in
     /// this turn: connected ones have not answered, all that may be are asked, or no name is open.
     fn next_round(&mut self, most: usize) -> Option<(Vec<usize>, Vec<PeerName>)> {
         let names = self.search.open();

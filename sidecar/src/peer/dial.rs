@@ -28,7 +28,7 @@ pub(super) struct Dial {
     free: Option<Instant>,
     /// Attempts in a row that found no seat.
     full: u32,
-    /// Its seat went to another peer, or it had none: nobody dials it ahead.
+    /// True once the seat went to another peer, or there was none: nobody dials it ahead.
     pub(super) rests: bool,
 }
 

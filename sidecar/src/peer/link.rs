@@ -336,7 +336,7 @@ impl Link {
         self.used.store((self.since.elapsed().as_millis() as u64).max(1), Ordering::Relaxed);
     }
 
-    /// How it holds its seat. `is_used`: what goes on with the peer needs it.
+    /// State in which the link holds its seat. `is_used`: what goes on with the peer needs it.
     pub(super) fn sitter(&self, shared: &Shared, is_used: bool) -> Sitter {
         let used = self.used.load(Ordering::Relaxed);
         let in_use =

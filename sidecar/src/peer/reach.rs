@@ -38,7 +38,7 @@ enum News {
 enum Missed {
     /// Another connection is there for it.
     Beside,
-    /// There is no seat for it, at one end.
+    /// Lack of a seat, at one end.
     NoSeat(LackingSide, NoSeat),
     /// Reasons of all attempts.
     Failed(String),

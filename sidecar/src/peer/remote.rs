@@ -201,7 +201,7 @@ pub(super) struct State<L = Link> {
     /// `Serve` was told that it is lost, and when that was.
     pub(super) lost: Option<Instant>,
     pub(super) last_error: String,
-    /// There was no seat for it lately, and at which end.
+    /// Lack of a seat lately, and at which end.
     pub(super) no_seat: Option<(LackingSide, NoSeat)>,
     pub(super) dial: Dial,
     /// Threads that wait in `ensure`.
@@ -368,7 +368,7 @@ impl<L: Carrier> State<L> {
         self.dial.rests = true;
     }
 
-    /// There was no seat for it: its calls wait until their deadlines.
+    /// Notes that there was no seat: calls wait until their deadlines.
     pub(super) fn found_no_seat(&mut self, side: LackingSide, told: NoSeat, now: Instant, chance: f64) {
         self.no_seat = Some((side, told));
         self.last_error.clear();

@@ -52,7 +52,7 @@ pub(super) struct Sitter {
 pub(super) struct Taken<'a> {
     /// Number of seats.
     pub(super) most: usize,
-    /// Those that are about to be connected.
+    /// Peers that are about to be connected.
     pub(super) coming: usize,
     /// Connections that have given way and not ended.
     pub(super) leaving: usize,
@@ -64,7 +64,7 @@ pub(super) struct Taken<'a> {
 pub(super) enum Seating {
     /// One is free.
     Free,
-    /// This sitter gives way.
+    /// Number of the sitter that gives way.
     GivesWay(usize),
     /// None is to be had now.
     Full(NoSeat),

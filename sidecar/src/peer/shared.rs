@@ -546,7 +546,7 @@ impl Shared {
         self.known.count() <= self.config.peers_max.saturating_add(1)
     }
 
-    /// Who has the seats, but for one peer.
+    /// Holders of seats, but for one peer.
     fn others(&self, coming: &[PeerName], but: Option<&Arc<Peer>>) -> Seated {
         let mut seated = Seated { coming: 0, leaving: 0, links: Vec::new(), used: Vec::new() };
         for other in self.peers().iter().filter(|other| but.is_none_or(|but| !Arc::ptr_eq(other, but))) {
@@ -719,7 +719,7 @@ impl Shared {
     }
 }
 
-/// Those who have seats.
+/// Holders of seats.
 struct Seated {
     coming: usize,
     leaving: usize,

@@ -96,10 +96,10 @@ struct State {
     stopping: bool,
 }
 
-/// How long a question is held.
+/// Hold of a question at a peer.
 #[derive(Clone, Copy)]
 struct Held {
-    /// It waits for the names to appear.
+    /// Waits for the names to appear.
     waits: bool,
     /// Nobody asks the peer by its name.
     yields: bool,

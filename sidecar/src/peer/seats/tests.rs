@@ -1,4 +1,4 @@
-//! Who gets a seat, and how a lack of them is told.
+//! Seats: to whom they go, and how a lack of them is told.
 
 use super::*;
 

@@ -23,7 +23,7 @@ const LOOK: u64 = 50 * MS;
 enum Happening {
     /// One end needs the other.
     Need(usize, usize),
-    /// It is time to dial.
+    /// Time to dial.
     Dial(usize, usize),
     /// A connection has come in, on which nothing was said.
     Arrive(usize, usize),
