@@ -170,7 +170,7 @@ def writing(out: Any) -> ContextManager[Any]:
     torch = dtypes.torch_if_imported()
     if torch is None or not isinstance(out, torch.Tensor):
         return nullcontext()
-    return torch.inference_mode() if out.is_inference() else torch.no_grad()  # type: ignore[no-any-return]
+    return torch.inference_mode() if out.is_inference() else torch.no_grad()
 
 
 def check_writable(key: str, out: Any) -> None:

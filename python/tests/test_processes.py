@@ -188,7 +188,7 @@ def test_a_local_sidecar_ends_at_once_with_its_context_while_a_forked_child_live
         process.stdin.flush()
         seconds = float(process.stdout.readline())
         assert seconds < 10 and not os.path.exists(root)
-        assert not sidecars_of(root)
+        until("its sidecar has ended", lambda: not sidecars_of(root))
 
 
 def test_a_local_sidecar_ends_with_its_killed_program_while_a_forked_child_lives():
@@ -197,7 +197,7 @@ def test_a_local_sidecar_ends_with_its_killed_program_while_a_forked_child_lives
         process.kill()
         process.wait()
         until("its directory is removed", lambda: not os.path.exists(root))
-        assert not sidecars_of(root)
+        until("its sidecar has ended", lambda: not sidecars_of(root))
 
 
 def sidecars_of(root: str) -> list[str]:

@@ -153,21 +153,21 @@ impl Message {
         self
     }
 
-    /// Puts what must lie in the arena there, and gives the message as it travels.
+    /// Puts what must lie in the arena there, and gives the message as it travels. `client` has the time that is left, part by part.
     ///
     /// # Errors
     /// TOO_LARGE, LAYOUT_MISMATCH, and what a put says (ARENA_FULL). What was stored stays so, for another try.
-    pub(super) fn prepare(&mut self, client: &Client) -> Result<Bytes> {
+    pub(super) fn prepare(&mut self, client: &impl Fn() -> Client) -> Result<Bytes> {
         self.check()?;
         let mut room = INLINE_MAX;
         let mut payloads = Vec::with_capacity(self.payloads.len());
         for part in &mut self.payloads {
-            payloads.push(payload(client, part, &mut room)?);
+            payloads.push(payload(&client(), part, &mut room)?);
         }
         let mut tensors = Vec::with_capacity(self.tensors.len());
         for (descriptor, about, part) in &mut self.tensors {
             let bytes = descriptor.layout.bytes();
-            let reference = part.store(client, descriptor)?;
+            let reference = part.store(&client(), descriptor)?;
             let (descriptor, metadata) = (Some((&*descriptor).into()), Bytes::copy_from_slice(about));
             tensors.push(v1::PipePart { inline: Bytes::new(), reference, bytes, descriptor, metadata });
         }

@@ -164,8 +164,8 @@ impl End {
         if self.connection.is_lost() {
             return Err(Error::lost("the sidecar of this pipe is gone, and the pipe with it; connect again"));
         }
-        // Room is waited for as long as for the rest.
-        let encoded = message.prepare(&self.client.with_deadline(wait.left()))?;
+        // Room for all parts together is waited for as long as for the rest.
+        let encoded = message.prepare(&|| self.client.with_deadline(wait.left()))?;
         // Held while it is sent: the order of sequences is that on the socket.
         let mut written = self.written.lock();
         let deadline_ms = wait.deadline_ms();

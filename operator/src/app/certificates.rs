@@ -134,7 +134,7 @@ impl Keeper {
         let bytes = |key: &str| found.as_ref().and_then(|secret| secret.data.as_ref()?.get(key));
         let mut kept = bytes(SECRET_KEY).map_or_else(|| Ok(Kept::default()), |bytes| Kept::read(&bytes.0))?;
         let paths = bytes(PATHS_KEY).map_or_else(|| Ok(SecretPaths::default()), |b| SecretPaths::read(&b.0));
-        let mut paths = paths?;
+        let paths = paths?;
         let mut changed: BTreeMap<String, ByteString> = BTreeMap::new();
         let next =
             if self.args.webhook_certificates.is_none() { kept.after(&kept.step(now), now)? } else { None };
@@ -142,14 +142,22 @@ impl Keeper {
             kept = next;
             changed.insert(SECRET_KEY.to_owned(), ByteString(kept.to_bytes()?));
         }
-        if let Some(next) = paths.after(now, self.written.borrow().as_ref()) {
-            paths = next;
-            changed.insert(PATHS_KEY.to_owned(), ByteString(paths.to_bytes()?));
+        let next = paths.after(now, self.written.borrow().as_ref());
+        let can_do_without = changed.is_empty() && paths.announced(now).is_some();
+        if let Some(next) = &next {
+            changed.insert(PATHS_KEY.to_owned(), ByteString(next.to_bytes()?));
         }
         if !changed.is_empty() {
-            self.write(&secrets, found, changed).await?;
+            match self.write(&secrets, found, changed).await {
+                // The path that there is serves, and certificates are made all the same.
+                Err(error) if can_do_without => {
+                    tracing::warn!(%error, "the next path of the webhook cannot be kept");
+                    return Ok((kept, paths));
+                }
+                written => written?,
+            }
         }
-        Ok((kept, paths))
+        Ok((kept, next.unwrap_or(paths)))
     }
 
     /// Writes these keys of the Secret, in the version that was found.

@@ -179,7 +179,8 @@ async fn configure(
                 let error = path.out_of(&error.to_string());
                 tracing::warn!(error, "the configuration of the webhook cannot be applied");
                 wait = RETRY;
-            } else {
+            } else if webhooks.gpu_namespaces.is_some() {
+                // Before that the entry of pods with GPUs calls the path of before.
                 written.send_replace(Some(path.clone()));
             }
         }

@@ -100,7 +100,9 @@ pub(crate) struct View {
 impl View {
     /// The service account of the pod. The API server fills it in before it calls webhooks; a template may say none.
     fn account(&self) -> &str {
-        let said = self.spec.service_account_name.as_deref().filter(|name| !name.is_empty());
+        // The second one is the name that the field had.
+        let said = [&self.spec.service_account_name, &self.spec.service_account];
+        let said = said.into_iter().flatten().map(String::as_str).find(|name| !name.is_empty());
         said.unwrap_or(DEFAULT_ACCOUNT)
     }
 }

@@ -92,7 +92,8 @@ fn is_admitted(pod: &PodFacts, peer: Option<&TensorPeer>, scene: &Scene) -> bool
         return true;
     }
     let exchange = scene.exchanges.iter().find(|exchange| exchange.name_any() == pod.exchange);
-    exchange.is_none_or(|exchange| exchange.spec.admits(&pod.account))
+    // While it is away nobody new comes in: it may say members when it is back.
+    exchange.is_some_and(|exchange| exchange.spec.admits(&pod.account))
 }
 
 /// None of them controls it, each keeps it. Where an exchange was deleted under its pods there may be none: the pods go

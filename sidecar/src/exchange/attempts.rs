@@ -24,7 +24,10 @@ use crate::cancel::Cancel;
 /// Time between two attempts, and for which a name that may be of a peer is waited for here before peers are looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// One attempt: a cancel of its own, the rest of the wait, and who is told the outcome.
+/// Detail of a failure by a writer that refused the reader.
+pub(super) const REFUSED_BY: &str = "refused_by";
+
+/// Attempt, with a cancel of its own, the rest of the wait, and who is told the outcome.
 pub(super) type Attempt<T> = Box<dyn Fn(Cancel, Rest, Done<T>) + Send + Sync>;
 
 /// Rest of a wait for a name that may be of a peer.
@@ -51,6 +54,10 @@ struct State<T> {
     entry: Option<WaitId>,
     /// Failure of the last one.
     failed: Option<Failure>,
+    /// True once the caller does not want it any more.
+    left: bool,
+    /// Beginning of the last attempt.
+    begun: Instant,
 }
 
 // === impl Rest ===
@@ -95,7 +102,14 @@ impl<T: Send + 'static> Attempts<T> {
         attempt: Attempt<T>,
         done: Done<T>,
     ) {
-        let state = Mutex::new(State { done: Some(done), running: None, entry: None, failed: None });
+        let state = Mutex::new(State {
+            done: Some(done),
+            running: None,
+            entry: None,
+            failed: None,
+            left: false,
+            begun: Instant::now(),
+        });
         let attempts = Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
             exchange: Arc::clone(exchange),
@@ -122,10 +136,11 @@ impl<T: Send + 'static> Attempts<T> {
         let running = Cancel::default();
         {
             let mut state = self.state.lock();
-            if state.done.is_none() {
-                return;
+            if state.left {
+                drop(state);
+                return self.finish(Err(gone()));
             }
-            state.running = Some(running.clone());
+            (state.running, state.begun) = (Some(running.clone()), Instant::now());
         }
         let left = self.left();
         let attempts = Arc::clone(&self);
@@ -134,8 +149,16 @@ impl<T: Send + 'static> Attempts<T> {
 
     fn over(&self, outcome: Result<T, Failure>) {
         match outcome {
-            Err(failure) if may_come(&failure) && !self.left().is_zero() => self.rest(failure),
-            outcome => self.finish(outcome.map_err(|failure| self.waited(failure))),
+            Err(failure) if may_come(&failure) && !self.left().is_zero() => {
+                // One that has waited here goes on at once: whoever comes between two attempts is not heard of.
+                let has_waited = self.state.lock().begun.elapsed() >= AGAIN;
+                match self.own.upgrade().filter(|_| has_waited) {
+                    Some(own) => own.try_again(),
+                    None => self.rest(failure),
+                }
+            }
+            Err(failure) if may_come(&failure) => self.finish(Err(self.waited(failure))),
+            outcome => self.finish(outcome),
         }
     }
 
@@ -150,13 +173,14 @@ impl<T: Send + 'static> Attempts<T> {
         let until = self.until.min(Instant::now() + AGAIN);
         let refused = {
             let mut state = self.state.lock();
-            if state.done.is_none() {
-                return;
-            }
             (state.running, state.failed) = (None, Some(failure));
-            let waits = &self.exchange.waits;
-            let entered = waits.enter(self.owner.clone(), cost(std::iter::empty()), until, own);
-            entered.map(|entry| state.entry = Some(entry)).err()
+            if state.left {
+                Some(gone())
+            } else {
+                let waits = &self.exchange.waits;
+                let entered = waits.enter(self.owner.clone(), cost(std::iter::empty()), until, own);
+                entered.map(|entry| state.entry = Some(entry)).err()
+            }
         };
         if let Some(refused) = refused {
             self.finish(Err(refused));
@@ -205,26 +229,38 @@ impl<T: Send + 'static> Waiter for Attempts<T> {
     }
 
     fn leave(&self) {
-        let running = self.state.lock().running.take();
+        let running = {
+            let mut state = self.state.lock();
+            if std::mem::replace(&mut state.left, true) {
+                return;
+            }
+            state.running.clone()
+        };
         match running {
             // It says how it ended.
             Some(running) => running.cancel(),
-            None => self.finish(Err(Failure::new(Reason::Cancelled, "the caller or the sidecar is ending"))),
+            None => self.finish(Err(gone())),
         }
     }
 }
 
+fn gone() -> Failure {
+    Failure::new(Reason::Cancelled, "the caller or the sidecar is ending")
+}
+
 /// Returns whether a later attempt may do better: what is missing is the peer, or what it has under the name.
 fn may_come(failure: &Failure) -> bool {
-    matches!(
-        failure.reason,
-        Reason::NotFound
-            | Reason::PeerUnknown
-            | Reason::PeerUnreachable
-            | Reason::OwnerLost
-            | Reason::Draining
-            | Reason::ChannelEnded
-            | Reason::PipeClosed
-            | Reason::PipeLost
-    )
+    // Whoever was refused by the writer itself would be so again.
+    failure.detail(REFUSED_BY).is_none()
+        && matches!(
+            failure.reason,
+            Reason::NotFound
+                | Reason::PeerUnknown
+                | Reason::PeerUnreachable
+                | Reason::OwnerLost
+                | Reason::Draining
+                | Reason::ChannelEnded
+                | Reason::PipeClosed
+                | Reason::PipeLost
+        )
 }

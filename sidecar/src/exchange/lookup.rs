@@ -182,7 +182,8 @@ impl Exchange {
         let asks_any = !search.open().is_empty();
         let resting = self.peers.get().filter(|_| asks_any).map(|peers| peers.resting()).unwrap_or_default();
         let rounds = (!resting.is_empty()).then_some(connected.len());
-        let answer = if rounds.is_some() { ROUNDS } else { ANSWER };
+        // Whoever waits has the others asked in turn meanwhile, and hears of names that appear.
+        let answer = if rounds.is_some() && wait.is_zero() { ROUNDS } else { ANSWER };
         let questions = search.questions(&self.me().peer, &connected);
         let (bytes, owner) = (cost(search.names()), Owner::Client(caller.holder));
         let (asked, cancel) =

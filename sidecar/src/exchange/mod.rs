@@ -252,8 +252,13 @@ impl Exchange {
 
     /// The moment at which a call that asked for `ms` milliseconds gives up.
     pub(crate) fn deadline(&self, ms: u64) -> Instant {
+        Instant::now() + self.longest(ms)
+    }
+
+    /// Time that a call may take which asks for so many milliseconds; 0 asks for what is usual.
+    fn longest(&self, ms: u64) -> Duration {
         let asked = if ms == 0 { self.settings.deadline } else { Duration::from_millis(ms) };
-        Instant::now() + asked.min(self.settings.deadline_max)
+        asked.min(self.settings.deadline_max)
     }
 
     /// Runs what may wait on a worker; where none is to be had the call fails with that.

@@ -250,7 +250,8 @@ fn in_rounds(
         left.push_str(&format!("; {unasked} more were not asked within {}", clock::told(limit)));
     }
     let why = format!(
-        "nothing is named {name} here or at any of {asked} peers that answered{left}. More peers are listed than have seats here, so          they are asked in rounds: peer/{name} asks one of them, which is the fast way"
+        "nothing is named {name} here or at any of {asked} peers that answered{left}. More peers are listed than have seats here, so they \
+         are asked in rounds: peer/{name} asks one of them, which is the fast way"
     );
     let failure = Failure::new(Reason::NotFound, why).with("name", name).with("asked", asked);
     if silent.is_empty() && unasked == 0 { failure } else { failure.with("unknown", silent.len() + unasked) }

@@ -87,6 +87,8 @@ pub(super) struct Connection {
     pub(super) keeps: Arc<Keeps>,
     /// Number of its streams that last.
     pub(super) lasting: AtomicUsize,
+    /// Number of those that write.
+    pub(super) writing: AtomicUsize,
     cut: AtomicBool,
     reader: Mutex<Option<Waker>>,
     metrics: Arc<Metrics>,
@@ -158,6 +160,7 @@ impl Guests {
                 address,
                 keeps: Keeps::new(&self.unread, cut),
                 lasting: AtomicUsize::new(0),
+                writing: AtomicUsize::new(0),
                 cut: AtomicBool::new(false),
                 reader: Mutex::default(),
                 metrics: Arc::clone(&self.metrics),

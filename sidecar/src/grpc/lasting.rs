@@ -17,6 +17,9 @@ use crate::threads::Threads;
 const LASTING_MAX: usize = 256;
 /// Most of them on one connection: half of the calls that it may have, so that others get through.
 const LASTING_OF_CONNECTION_MAX: usize = 64;
+/// Most of them on one connection that write. Each may have filled its window while it waits for readers, and windows of four are that
+/// of the connection: no other call would get a byte in.
+const WRITING_OF_CONNECTION_MAX: usize = 3;
 /// Stack of a thread that sleeps for a stream, in bytes of address space.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -30,6 +33,7 @@ pub(super) struct LastingStreams(Arc<AtomicUsize>);
 pub(super) struct LastingStream {
     all: Arc<AtomicUsize>,
     connection: Option<Arc<Connection>>,
+    writes: bool,
 }
 
 /// Thread of one stream, started when it first has to sleep: so no task and no worker does. One sleep at a time.
@@ -41,18 +45,22 @@ pub(super) struct Sleeper {
 // === impl LastingStreams ===
 
 impl LastingStreams {
-    /// Counts a stream in.
+    /// Counts a stream in, and whether its client `writes`.
     ///
     /// # Errors
     /// LIMIT_EXCEEDED with the limit.
-    pub(super) fn enter(&self, connection: Option<Arc<Connection>>) -> Result<LastingStream, Failure> {
+    pub(super) fn enter(
+        &self,
+        connection: Option<Arc<Connection>>,
+        writes: bool,
+    ) -> Result<LastingStream, Failure> {
         if !take(&self.0, LASTING_MAX) {
             return Err(limit(
                 &format!("{LASTING_MAX} streams of channels and pipes are open at this sidecar already"),
                 LASTING_MAX,
             ));
         }
-        let mut stream = LastingStream { all: Arc::clone(&self.0), connection: None };
+        let mut stream = LastingStream { all: Arc::clone(&self.0), connection: None, writes: false };
         let Some(connection) = connection else { return Ok(stream) };
         if !take(&connection.lasting, LASTING_OF_CONNECTION_MAX) {
             let most = LASTING_OF_CONNECTION_MAX;
@@ -61,7 +69,14 @@ impl LastingStreams {
                 most,
             ));
         }
-        stream.connection = Some(connection);
+        let may_write = !writes || take(&connection.writing, WRITING_OF_CONNECTION_MAX);
+        (stream.writes, stream.connection) = (writes && may_write, Some(connection));
+        if !may_write {
+            let most = WRITING_OF_CONNECTION_MAX;
+            let what =
+                format!("this connection has {most} streams that write already (use another connection)");
+            return Err(limit(&what, most));
+        }
         Ok(stream)
     }
 }
@@ -81,6 +96,7 @@ impl Drop for LastingStream {
         self.all.fetch_sub(1, Ordering::Relaxed);
         if let Some(connection) = &self.connection {
             connection.lasting.fetch_sub(1, Ordering::Relaxed);
+            connection.writing.fetch_sub(usize::from(self.writes), Ordering::Relaxed);
         }
     }
 }
@@ -132,11 +148,11 @@ mod tests {
     #[test]
     fn streams_that_last_have_a_limit_and_give_their_places_back() {
         let streams = LastingStreams::default();
-        let all: Vec<LastingStream> = (0..LASTING_MAX).map(|_| streams.enter(None).unwrap()).collect();
-        let refused = streams.enter(None).map(drop).unwrap_err();
+        let all: Vec<LastingStream> = (0..LASTING_MAX).map(|_| streams.enter(None, true).unwrap()).collect();
+        let refused = streams.enter(None, true).map(drop).unwrap_err();
         assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("256")));
         drop(all);
-        assert!(streams.enter(None).is_ok());
+        assert!(streams.enter(None, true).is_ok());
         assert_eq!(streams.0.load(Ordering::Relaxed), 0);
     }
 
@@ -145,7 +161,7 @@ mod tests {
         let threads = Threads::default();
         let mut sleeper = Sleeper::new(&threads);
         assert_eq!(sleeper.run(|| 7).await, Ok(7));
-        let failure = sleeper.run(|| panic!("part of the test")).await.map(|()| ()).unwrap_err();
+        let failure = sleeper.run(|| panic!("part of the test")).await.unwrap_err();
         assert_eq!(failure.reason, Reason::Internal);
         assert!(sleeper.run(|| 7).await.is_err());
         drop(sleeper);

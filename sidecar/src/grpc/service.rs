@@ -75,7 +75,7 @@ impl Service {
     fn begin_lasting<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Begun, Status> {
         let call = self.begin(verb, request)?;
         let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        match self.lasting.enter(connection.clone()) {
+        match self.lasting.enter(connection.clone(), verb == Verb::ChannelWrite) {
             Ok(place) => {
                 let From { program, bounds } = from(request);
                 let (exchange, program) = (Arc::clone(&self.exchange), program.name.clone());

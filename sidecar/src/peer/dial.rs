@@ -14,6 +14,8 @@ pub(super) struct Dial {
     pub(super) running: bool,
     /// Attempts that were begun.
     pub(super) begun: u64,
+    /// Attempts that had begun when a connection last came up: they say nothing of the peer any more.
+    pub(super) reached: u64,
     /// Attempts that failed, since the last connection.
     pub(super) failed: u32,
     /// The number of the last attempt that failed.
@@ -76,7 +78,7 @@ impl Dial {
 
     /// A connection is up, whoever dialed it.
     pub(super) fn connected(&mut self) {
-        self.failed = 0;
+        (self.failed, self.reached) = (0, self.begun);
         (self.next, self.free, self.full, self.rests) = (None, None, 0, false);
     }
 
@@ -86,6 +88,11 @@ impl Dial {
         self.full = self.full.saturating_add(1);
         self.free = Some(now + seats::wait(told, self.full, chance));
         self.rests = true;
+    }
+
+    /// Lacks of a seat are of the past: the next one begins with the shortest wait.
+    pub(super) fn forget_full(&mut self) {
+        self.full = 0;
     }
 
     /// Returns whether an attempt that nobody waits for would not be put off.

@@ -119,7 +119,10 @@ pub(super) fn dialed(
     until: Instant,
 ) -> Result<EstablishedConnection, Refused> {
     let peer = shared.peer(wanted);
-    let needed = peer.state.lock().needs_link();
+    let needed = {
+        let state = peer.state.lock();
+        state.needs_link() || state.must_return(peer.is_held(), shared.config.grace, Instant::now())
+    };
     // Until the connection is up; before the other end hears a Hello for which there is no place.
     let _seat = shared.seat(&peer, needed)?;
     let ours = v1::PeerHello { needed, ..hello_of(shared) };

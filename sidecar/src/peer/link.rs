@@ -169,7 +169,7 @@ pub(super) struct Link {
     sent_when_heard: AtomicU64,
     /// Milliseconds from `since` to when it was first asked whether it lives, after the last byte came; 0 before that.
     asked: AtomicU64,
-    /// Milliseconds from `since` to when the other end last said anything but that it lives; 0 before that.
+    /// Microseconds from `since` to when the other end last said anything but that it lives; 0 before that.
     used: AtomicU64,
     /// Milliseconds from `since` to when it gave way, and one more; 0 while it has its seat.
     gave_way: AtomicU64,
@@ -294,9 +294,19 @@ impl Link {
 
     /// Ends the connection in order: what waits is sent, then Goodbye. The reader goes on until the other side closes.
     pub(super) fn end_in_order(&self, why: Ended) {
+        self.say_goodbye(why, false);
+    }
+
+    /// Ends a connection whose place another one took. `rests`: nobody uses it, and if the other end finds it last, nobody was lost.
+    pub(super) fn end_replaced(&self, rests: bool) {
+        self.say_goodbye(Ended::Replaced, rests);
+    }
+
+    fn say_goodbye(&self, why: Ended, idle: bool) {
+        let goodbye = v1::Goodbye { idle };
         self.ended.lock().get_or_insert(why);
         // Closed already, or full: then it ends without.
-        let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &v1::Cancel {}));
+        let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &goodbye));
         self.outbox.end(true);
     }
 
@@ -333,18 +343,18 @@ impl Link {
 
     /// The other end said something on it that it is for.
     pub(super) fn was_used(&self) {
-        self.used.store((self.since.elapsed().as_millis() as u64).max(1), Ordering::Relaxed);
+        self.used.store((self.since.elapsed().as_micros() as u64).max(1), Ordering::Relaxed);
     }
 
     /// State in which the link holds its seat. `is_used`: what goes on with the peer needs it.
-    pub(super) fn sitter(&self, shared: &Shared, is_used: bool) -> Sitter {
+    pub(super) fn sitter(&self, shared: &Shared, is_used: bool, now: Instant) -> Sitter {
         let used = self.used.load(Ordering::Relaxed);
         let in_use =
             is_used || self.peer.is_held() || !self.channels.is_empty() || pipe_calls::is_used(shared, self);
         Sitter {
             in_use,
             is_unspoken: used == 0 && !self.dialed,
-            unused: self.since.elapsed().saturating_sub(Duration::from_millis(used)),
+            unused: now.saturating_duration_since(self.since + Duration::from_micros(used)),
         }
     }
 

@@ -326,7 +326,8 @@ impl Peers {
                 break Err(Failure::new(Reason::Draining, "this sidecar is stopping"));
             }
             if state.dial.last_failed > before {
-                break Err(Failure::new(Reason::PeerUnreachable, state.last_error.clone()));
+                let error = if state.last_error.is_empty() { "an attempt failed" } else { &state.last_error };
+                break Err(Failure::new(Reason::PeerUnreachable, error));
             }
             if peer.changed.wait_until(&mut state, deadline).timed_out() {
                 break Err(state.unreached(name, limit));

@@ -124,6 +124,8 @@ pub(super) struct Effects<L = Link> {
     pub(super) expected: Vec<(Instant, u64, Arc<Peer>)>,
     /// Set if there is something to be tended.
     pub(super) wake: bool,
+    /// Held while a word about a lease is on its way to the connection, which is in use until then.
+    pub(super) told: Option<Arc<()>>,
 }
 
 impl<L> Default for Effects<L> {
@@ -137,6 +139,7 @@ impl<L> Default for Effects<L> {
             relays: Vec::new(),
             expected: Vec::new(),
             wake: false,
+            told: None,
         }
     }
 }
@@ -161,6 +164,7 @@ impl<L> Effects<L> {
         self.relays.extend(other.relays);
         self.expected.extend(other.expected);
         self.wake |= other.wake;
+        self.told = self.told.or(other.told);
         self
     }
 }
@@ -211,6 +215,8 @@ pub(super) struct State<L = Link> {
     on_link: usize,
     /// Calls for an incarnation that the connected one says it is not; it was asked whether it lives.
     in_doubt: Vec<u64>,
+    /// Held by words about leases that are decided and not given to the connection yet.
+    told: Arc<()>,
     /// Incarnations that are over, the latest last.
     past: VecDeque<Incarnation>,
     /// Pulls of theirs, by their call. Outlives connections, not incarnations.
@@ -241,6 +247,7 @@ impl<L> Default for State<L> {
             begun: None,
             offer: None,
             lost: None,
+            told: Arc::default(),
             last_error: String::new(),
             no_seat: None,
             dial: Dial::default(),
@@ -325,6 +332,11 @@ impl<L: Carrier> State<L> {
             let failure = Failure::new(Reason::PeerUnreachable, "the connection was lost just now");
             return Effects { over: vec![(call.deadline, call.number)], ..Effects::one(call.fail(failure)) };
         }
+        if self.link.is_none() && self.waiting.is_empty() && self.waiters == 0 {
+            // What was told to those who waited before is old.
+            self.no_seat = None;
+            self.dial.forget_full();
+        }
         call.attempt = self.dial.begun;
         self.waiting.push_back(call.number);
         self.calls.insert(call.number, call);
@@ -352,7 +364,15 @@ impl<L: Carrier> State<L> {
         let has_leases = !self.open.is_empty() || !self.redeemed.is_empty() || !self.owed.is_empty();
         let is_asked = self.inquiries.values().any(|inquiry| !inquiry.yields);
         let asks = self.waiters > 0 || self.calls.values().any(|call| !call.yields());
-        has_leases || is_asked || asks || !self.packed.is_empty()
+        let tells = Arc::strong_count(&self.told) > 1;
+        tells || has_leases || is_asked || asks || !self.packed.is_empty()
+    }
+
+    /// Returns whether the peer is to come back, without a call that waits for it: something of it is held here, for which it keeps
+    /// leases until the grace is over.
+    pub(super) fn must_return(&self, is_held: bool, grace: Duration, now: Instant) -> bool {
+        let has = is_held || !self.redeemed.is_empty() || !self.owed.is_empty();
+        self.link.is_none() && has && self.away(now).is_some_and(|away| away < grace)
     }
 
     /// Returns whether the peer has something here that it may come back for.
@@ -573,6 +593,7 @@ impl<L: Carrier> State<L> {
         match &self.link {
             Some(link) if expected == Some(link.incarnation()) => {
                 effects.frame(link, pull_done(number, id, holds));
+                effects.told = Some(Arc::clone(&self.told));
             }
             Some(_) => {}
             None if expected == self.incarnation && self.owed.len() < OWED_MAX => {
@@ -714,8 +735,11 @@ impl<L: Carrier> State<L> {
         patience: Patience,
         now: Instant,
     ) -> Effects<L> {
-        self.last_error = error.to_owned();
-        self.no_seat = None;
+        // One that began before a connection came says nothing of the peer any more.
+        if attempt > self.dial.reached {
+            self.last_error = error.to_owned();
+            self.no_seat = None;
+        }
         let mut effects = Effects::default();
         let lost_for = self.away(now);
         if self.link.is_some() || lost_for.is_some_and(|time| time < patience.progress) {
@@ -744,7 +768,8 @@ impl<L: Carrier> State<L> {
     pub(super) fn give_up_lost(&mut self, grace: Duration, now: Instant) -> Effects<L> {
         let mut effects = Effects::default();
         let Some(away) = self.away(now) else { return effects };
-        if self.link.is_some() || away < grace {
+        // Whoever has no seat is there: calls wait until their deadlines.
+        if self.link.is_some() || away < grace || self.no_seat.is_some() {
             return effects;
         }
         let error = match self.last_error.as_str() {

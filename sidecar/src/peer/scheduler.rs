@@ -238,7 +238,8 @@ fn round(shared: &Arc<Shared>) -> Round {
         let (progress, grace) = (shared.config.progress, shared.config.grace);
         let elsewhere = state.turn_to_spares(progress.min(grace), now);
         let over = elsewhere.and(state.give_up_lost(grace, now));
-        let needed = state.needs_link();
+        let needed =
+            state.needs_link() || !is_mesh && state.must_return(peer.is_held(), shared.config.grace, now);
         let eager = is_mesh && listed.is_some() && peer.is_eager();
         let (due, last) = (state.dial.due(eager, needed, now, shared.config.backoff.0), state.dial.last);
         drop(state);

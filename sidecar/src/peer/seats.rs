@@ -87,7 +87,7 @@ pub(super) fn seating(taken: Taken<'_>, needed: bool) -> Seating {
     if coming + sitters.len() < most && (leaving == 0 || coming + sitters.len() + leaving < 2 * most) {
         return Seating::Free;
     }
-    let is_free = |sitter: &Sitter| !sitter.in_use && !(sitter.is_unspoken && sitter.unused < SETTLING);
+    let is_free = |sitter: &Sitter| !(sitter.in_use || sitter.is_unspoken && sitter.unused < SETTLING);
     let free = sitters.iter().enumerate().filter(|(_, sitter)| is_free(sitter));
     match free.max_by_key(|(_, sitter)| sitter.unused) {
         // More than one too many: the bound was changed, or the table grew. One at a time all the same.

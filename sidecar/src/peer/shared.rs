@@ -290,7 +290,7 @@ impl Shared {
 
     /// Does what a state change asked for. Called without locks.
     pub(super) fn perform(&self, effects: Effects) {
-        let Effects { send, at_node, finish, over, gone, relays, expected, wake } = effects;
+        let Effects { send, at_node, finish, over, gone, relays, expected, wake, told } = effects;
         if let Some((link, mut frames)) = send {
             let together = if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat() };
             link.submit(together);
@@ -298,6 +298,7 @@ impl Shared {
         for (link, call, frame) in at_node {
             link.ask_at_node(call, frame);
         }
+        drop(told);
         self.scheduler.forget(&over);
         gone.iter().for_each(Cancel::cancel);
         for (deadline, call, peer) in expected {
@@ -622,7 +623,7 @@ impl Shared {
         self.counters.opened.add(if link.dialed { "us" } else { "them" });
         tracing::info!(peer = %peer.name, incarnation = %link.incarnation, dialed = link.dialed, "peer connected");
         if let Some(old) = replaced {
-            old.end_in_order(Ended::Replaced);
+            old.end_replaced(!self.is_mesh());
         }
         peer.changed.notify_all();
         self.perform(effects);
@@ -640,6 +641,10 @@ impl Shared {
             let mut state = peer.state.lock();
             let (was_used, serves) = (state.is_used() || peer.is_held(), state.serves());
             let (present, effects) = state.link_ended(link, why, Instant::now());
+            if present && gave_way {
+                // Nobody was lost; whoever waits dials anew, and hears then what is wrong.
+                state.last_error.clear();
+            }
             let rests = present && gave_way && !was_used;
             if rests {
                 state.rest();
@@ -730,7 +735,9 @@ struct Seated {
 
 impl Seated {
     fn seating(&self, shared: &Shared, needed: bool) -> Seating {
-        let sitter = |(link, used): (&Arc<Link>, &bool)| link.sitter(shared, *used);
+        // One moment for all: they are compared.
+        let now = Instant::now();
+        let sitter = |(link, used): (&Arc<Link>, &bool)| link.sitter(shared, *used, now);
         let sitters: Vec<Sitter> = self.links.iter().zip(&self.used).map(sitter).collect();
         let (most, coming, leaving) = (shared.config.peers_max, self.coming, self.leaving);
         seating(Taken { most, coming, leaving, sitters: &sitters }, needed)

@@ -38,7 +38,7 @@ print(named.route, "part of", part.numpy().nbytes, "version", version)
 "#;
 
 /// A pod that runs a program with its word, in the image with Python.
-pub fn pod(name: &str, node: &str, program: &str, word: &str) -> String {
+pub(super) fn pod(name: &str, node: &str, program: &str, word: &str) -> String {
     format!(
         "apiVersion: v1
 kind: Pod

@@ -26,6 +26,8 @@ fn runtime() -> Runtime {
 /// A connection to the gRPC socket of a sidecar, by a client that has a name.
 async fn connect(sidecar: &Sidecar) -> Grpc {
     let path = sidecar.sockets().join("grpc.sock");
+    // It is there a moment after the socket of sessions.
+    until("gRPC is served", || path.exists());
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
     TensorlaneClient::new(endpoint.user_agent("standstill").unwrap().connect().await.unwrap())
 }

@@ -165,7 +165,6 @@ fn a_channel_brings_every_message_over_a_link_that_drops_one_packet_of_a_hundred
         }
         writer.finish();
     });
-    drop(writer);
     peers.assert_all_free();
 }
 

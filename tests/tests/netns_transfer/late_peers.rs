@@ -18,7 +18,7 @@ fn writer(at: &Client) -> ChannelWriter {
 }
 
 fn reads(reader: &mut ChannelReader, wanted: &[u8]) -> bool {
-    matches!(reader.read(Timeout::After(LONG)).unwrap(), Read::Message(message) if message.bytes() == wanted)
+    matches!(reader.read(Timeout::After(LONG)).unwrap(), Read::Message(message) if message.bytes().to_vec() == wanted)
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorName};
 
-use super::super::attempts::{Attempts, Rest};
+use super::super::attempts::{Attempts, REFUSED_BY, Rest};
 use super::super::lookup::There;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::super::{Done, Exchange};
@@ -118,7 +118,7 @@ impl Exchange {
         if request.wait_ms == 0 || self.peer_meant(&request.peer, &request.name).is_none() {
             return self.channel_attach_now((who, cancel), request, None, done);
         }
-        let wait = self.deadline(request.wait_ms).saturating_duration_since(Instant::now());
+        let wait = self.longest(request.wait_ms);
         let (exchange, request, owner) = (Arc::clone(self), request.clone(), who.owner());
         let attempt = move |cancel: Cancel, rest, done| {
             exchange.channel_attach_now((who.clone(), cancel), &request, Some(rest), done);
@@ -290,8 +290,9 @@ impl Attach {
         let (hosted, first, missed) = attached.inspect_err(|_| self.withdraw())?;
         let ready = v1::ChannelReady { reader, first, missed, ..Default::default() };
         exchange.channel_ready(added.writer, &ready);
-        if self.state.lock().done.is_some() {
+        if !exchange.channels.table.lock().is_attached(self.who.session(), reader) {
             // It ended meanwhile, or the channel did.
+            hosted.detach(reader);
             return Err(table::ended());
         }
         hosted.tell();
@@ -334,7 +335,9 @@ impl Attach {
     pub(super) fn ready(&self, ready: &v1::ChannelReady) {
         if !ready.error.is_empty() {
             let message = format!("the channel's writer refused the reader: {}", ready.error);
-            return self.finish(Err(Failure::new(Reason::ChannelEnded, message)));
+            let writer = self.state.lock().asked.as_ref().map(|asked| Arc::clone(&asked.writer));
+            let failure = Failure::new(Reason::ChannelEnded, message);
+            return self.finish(Err(failure.with(REFUSED_BY, writer.unwrap_or_default())));
         }
         let asked = self.state.lock().asked.take();
         let Some(Asked { reader, channel, spec, writer, ring, cursor }) = asked else { return };

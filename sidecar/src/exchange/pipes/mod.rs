@@ -104,8 +104,8 @@ impl Exchange {
             return self.pipe_connect_now(caller, request, None, done);
         }
         let (exchange, request) = (Arc::clone(self), request.clone());
-        let wait = self.pipe_time(request.wait_ms);
-        let (by, owner) = (caller.clone(), Owner::Client(caller.holder.clone()));
+        let wait = self.longest(request.wait_ms);
+        let (by, owner) = (caller.clone(), Owner::Client(caller.holder));
         let attempt = move |cancel: Cancel, rest, done| {
             let caller = Caller { cancel, ..by.clone() };
             exchange.pipe_connect_now(&caller, &request, Some(rest), done);

@@ -1,7 +1,7 @@
 //! A message that comes in over a stream: its parts, where their bytes go, and what is missing. Pure.
 
 use bytes::Bytes;
-use tensorlane_proto::channel::Parts;
+use tensorlane_proto::channel::{PARTS_MAX, Parts};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::CHUNK_BYTES_MAX;
 use tensorlane_proto::generated as v1;
@@ -34,8 +34,14 @@ impl Incoming {
     /// A message of these parts, and the first bytes of each.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for parts that are not to be understood, TOO_LARGE for too many bytes in one message of the stream.
+    /// INVALID_ARGUMENT for parts that are not to be understood, TOO_LARGE for too many of them, or too many bytes in one message of
+    /// the stream.
     pub(super) fn of(parts: Vec<v1::ChannelPart>) -> Result<(Self, Vec<Bytes>), Failure> {
+        // Before anything is made of them: what they take beside their bytes is counted nowhere.
+        if parts.len() > PARTS_MAX {
+            let message = format!("a message of {} parts; at most {PARTS_MAX}: send several", parts.len());
+            return Err(Failure::new(Reason::TooLarge, message).with("most", PARTS_MAX));
+        }
         let plain = match parts.as_slice() {
             [] => true,
             [only] => only.descriptor.is_none(),

@@ -59,7 +59,7 @@ async fn serve(begun: Begun, request: v1::ChannelReadRequest, answers: Answers) 
     };
     // Whatever the conversation has begun and nobody awaits.
     cancel.cancel();
-    begun.call.end([ended.as_ref().map(|()| ()).map_err(|failure| failure.reason)]);
+    begun.call.end([ended.as_ref().copied().map_err(|failure| failure.reason)]);
     drop(begun.place);
     if let Err(failure) = ended {
         let _ = answers.send(Err(status(&failure))).await;

@@ -344,7 +344,7 @@ async fn what_cannot_be_understood_ends_the_stream_and_leaves_nothing() {
         let refused = loop {
             match writer.answer().await {
                 Ok(Some(answer)) => {
-                    assert!(matches!(answer.event, Some(Wrote::Opened(_) | Wrote::Refused(_))), "{steps:?}")
+                    assert!(matches!(answer.event, Some(Wrote::Opened(_) | Wrote::Refused(_))), "{steps:?}");
                 }
                 Ok(None) => panic!("{steps:?} is taken"),
                 Err(refused) => break refused,
@@ -369,20 +369,20 @@ async fn a_message_that_does_not_fit_is_passed_over_and_the_stream_goes_on() {
     bytes.chunks(50_000).for_each(|piece| writer.say(chunk(0, piece)));
     let (number, failure) = writer.refused().await;
     assert_eq!((number, failure.reason.as_str()), (0, "TOO_LARGE"));
-    let part = v1::ChannelPart { descriptor: Some(descriptor(DType::U8, &[0])), ..Default::default() };
-    writer.say(message(vec![part.clone(); 1_025], None));
-    let (number, failure) = writer.refused().await;
-    assert_eq!((number, failure.reason.as_str()), (1, "TOO_LARGE"));
     // Each may have that much metadata, and a ring has room for less than twice as much.
     let metadata = (0..3).map(|key| (key.to_string(), "m".repeat(4_000))).collect();
     let wordy = v1::Descriptor { metadata, ..descriptor(DType::U8, &[0]) };
     let part = v1::ChannelPart { descriptor: Some(wordy), ..Default::default() };
     writer.say(message(vec![part.clone(), part], None));
     let (number, failure) = writer.refused().await;
-    assert_eq!((number, failure.reason.as_str()), (2, "TOO_LARGE"));
+    assert_eq!((number, failure.reason.as_str()), (1, "TOO_LARGE"));
     writer.say(plain(b"fits"));
     let written = writer.written().await;
-    assert_eq!((written.message, written.sequence), (3, 0));
+    assert_eq!((written.message, written.sequence), (2, 0));
+    // Of so many parts nothing is made.
+    let part = v1::ChannelPart { descriptor: Some(descriptor(DType::U8, &[0])), ..Default::default() };
+    writer.say(message(vec![part; 1_025], None));
+    assert_eq!(info(&writer.answer().await.unwrap_err()).reason, "TOO_LARGE");
     drop((writer, client));
     world.end().await;
 }
@@ -414,6 +414,19 @@ async fn more_streams_than_a_connection_may_have_are_refused_and_the_end_of_the_
     let world = World::new().await;
     let mut client = world.client().await;
     let mut writer = Writer::open(&mut client, "c", v1::ChannelPolicy::Block).await;
+    // One writer more than three could keep everything else of its connection out.
+    let mut others = Vec::new();
+    for name in ["d", "e"] {
+        others.push(Writer::open(&mut client, name, v1::ChannelPolicy::Block).await);
+    }
+    let (_steps, requests) = mpsc::unbounded_channel::<v1::ChannelWriteRequest>();
+    let refused = client.channel_write(UnboundedReceiverStream::new(requests)).await.map(drop).unwrap_err();
+    assert_eq!(
+        (info(&refused).reason.as_str(), &info(&refused).metadata["most"][..]),
+        ("LIMIT_EXCEEDED", "3")
+    );
+    drop(others);
+    world.until("two writers are gone", || counts(&world).0 == 1).await;
     let mut readers = Vec::new();
     for _ in 1..64 {
         readers.push(attach(&mut client, reads("c")).await);
