@@ -165,6 +165,11 @@ mod tests {
         assert_eq!(failure.reason, Reason::Internal);
         assert!(sleeper.run(|| 7).await.is_err());
         drop(sleeper);
+        // It is counted once the thread has unwound, and its call hears of it before.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while threads.panics(PanicScope::Call) == 0 && std::time::Instant::now() < deadline {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(threads.panics(PanicScope::Call), 1);
     }
 }
