@@ -171,7 +171,7 @@ impl StreamWriter<'_> {
 
 impl StreamReader<'_> {
     /// The next event, whole.
-    pub fn next(&mut self) -> Came {
+    pub fn event(&mut self) -> Came {
         let message = match self.grpc.next(&mut self.answers) {
             Read::Message(message) => message,
             Read::Gap(gap) => return Came::Gap(gap.dropped, gap.next),
@@ -193,7 +193,7 @@ impl StreamReader<'_> {
 
     /// The next message, which is of plain bytes.
     pub fn plain(&mut self) -> (u64, Vec<u8>) {
-        match self.next() {
+        match self.event() {
             Came::Message(sequence, mut parts) if parts.len() == 1 => (sequence, parts.remove(0)),
             other => panic!("plain bytes, not {other:?}"),
         }
@@ -257,5 +257,5 @@ pub fn play_role() {
     let mut reader = grpc.reads("c");
     println!("attached");
     // Killed here.
-    while !matches!(reader.next(), Came::End(_)) {}
+    while !matches!(reader.event(), Came::End(_)) {}
 }

@@ -40,7 +40,7 @@ fn a_stream_writes_for_readers_that_map_the_ring_and_for_streams() {
             for number in 0..MESSAGES {
                 assert_eq!(reader.plain(), (number, bytes(number)));
             }
-            assert_eq!(reader.next(), Came::End(v1::ChannelOutcome::Finished));
+            assert_eq!(reader.event(), Came::End(v1::ChannelOutcome::Finished));
         });
         scope.spawn(move || {
             for number in 0..MESSAGES {
@@ -68,7 +68,7 @@ fn tensors_that_a_program_writes_are_read_by_a_stream_and_those_of_a_stream_by_a
     let mut native = client.channel_writer(&ChannelSpec::new("native")).unwrap();
     let mut reader = grpc.reads("native");
     native.write(&[Part::tensor(&odd, &b), Part::tensor(&floats, &a)], LONG).unwrap();
-    assert_eq!(reader.next(), Came::Message(0, vec![b.clone(), a.clone()]));
+    assert_eq!(reader.event(), Came::Message(0, vec![b.clone(), a.clone()]));
     let mut writer = grpc.writes(channel("stream", 1 << 20, v1::ChannelPolicy::Block));
     let mut read = client.channel_reader("stream", &ReadOptions::new()).unwrap();
     for _ in 0..2 {
@@ -83,7 +83,7 @@ fn tensors_that_a_program_writes_are_read_by_a_stream_and_those_of_a_stream_by_a
     }
     writer.finish();
     native.finish();
-    assert_eq!(reader.next(), Came::End(v1::ChannelOutcome::Finished));
+    assert_eq!(reader.event(), Came::End(v1::ChannelOutcome::Finished));
     drop((reader, read));
     drop(grpc);
     sidecar.assert_all_free();
@@ -133,7 +133,7 @@ fn a_writer_whose_process_is_killed_is_lost_with_what_it_had_not_written_whole()
     assert_eq!(message(&mut native).bytes().to_vec(), b"written");
     other.kill();
     assert!(matches!(native.read(LONG).unwrap(), Read::End(End::WriterLost)));
-    assert_eq!(reader.next(), Came::End(v1::ChannelOutcome::WriterLost));
+    assert_eq!(reader.event(), Came::End(v1::ChannelOutcome::WriterLost));
     drop((native, reader));
     // The name is free.
     grpc.writes(channel("c", 64, v1::ChannelPolicy::Latest)).finish();
@@ -163,7 +163,7 @@ fn a_stream_that_drops_waits_for_nobody_and_every_reader_is_told() {
         assert!(got + missed == 50 && missed > 0, "{got} {missed}");
         let (mut next, mut dropped) = (0, 0);
         loop {
-            match reader.next() {
+            match reader.event() {
                 Came::Message(sequence, parts) => {
                     assert_eq!((sequence, &parts[0]), (next, &pattern(sequence, 60_000)));
                     next += 1;

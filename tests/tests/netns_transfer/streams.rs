@@ -31,7 +31,7 @@ fn a_stream_writes_for_a_stream_and_a_program_of_another_peer() {
             for number in 0..MESSAGES {
                 assert!(reader.plain() == (number, bytes(number)), "message {number}");
             }
-            assert_eq!(reader.next(), Came::End(v1::ChannelOutcome::Finished));
+            assert_eq!(reader.event(), Came::End(v1::ChannelOutcome::Finished));
         });
         scope.spawn(|| {
             for number in 0..MESSAGES {
@@ -62,7 +62,7 @@ fn a_stream_reads_what_drops_at_another_peer_and_a_cut_link_is_told() {
     }
     let mut next = 0;
     while next < 200 {
-        match reader.next() {
+        match reader.event() {
             Came::Message(sequence, parts) => {
                 assert_eq!((sequence, &parts[0]), (next, &pattern(sequence, 60_000)));
                 next += 1;
@@ -75,7 +75,7 @@ fn a_stream_reads_what_drops_at_another_peer_and_a_cut_link_is_told() {
         }
     }
     peers.network.cut(1);
-    assert_eq!(reader.next(), Came::End(v1::ChannelOutcome::PeerLost));
+    assert_eq!(reader.event(), Came::End(v1::ChannelOutcome::PeerLost));
     drop(reader);
     drop(there);
     until("the writer has no reader", || writer.readers() == 0);
