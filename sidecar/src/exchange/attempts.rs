@@ -259,6 +259,8 @@ fn may_come(failure: &Failure) -> bool {
                 | Reason::PeerUnreachable
                 | Reason::OwnerLost
                 | Reason::Draining
+                // A sidecar that ends sends those who wait there away. Whoever was withdrawn here has left.
+                | Reason::Cancelled
                 | Reason::ChannelEnded
                 | Reason::PipeClosed
                 | Reason::PipeLost
