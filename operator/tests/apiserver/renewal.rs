@@ -116,8 +116,9 @@ pub(crate) async fn calls(admin: &Client) -> Vec<Value> {
 /// Path that the Secret says is to be called.
 pub(crate) async fn announced(admin: &Client) -> Option<SecretPath> {
     let secret = get(admin, &secret(&[])).await?;
+    // While the key is away its bytes are none.
     let paths: k8s_openapi::ByteString = serde_json::from_value(secret["data"][PATHS_KEY].clone()).ok()?;
-    SecretPaths::read(&paths.0).unwrap().announced(now())
+    SecretPaths::read(&paths.0).ok()?.announced(now())
 }
 
 /// Waits until every entry calls the path that the Secret says, and the operator alone owns that field.
