@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
@@ -60,20 +61,27 @@ def sidecar():
 @pytest.fixture(scope="session")
 def two_nodes(tmp_path_factory):
     """Two sidecars of one exchange, `node-0` and `node-1`, that share no memory: as if each were on a node of its own."""
-    file = tmp_path_factory.mktemp("peers") / "peers.yaml"
-    # An address of the loopback network that no other process of these tests has.
+    with nodes_of(tmp_path_factory.mktemp("peers"), 2, first_host=11, arena="2Gi") as nodes:
+        yield nodes
+
+
+@contextmanager
+def nodes_of(directory: Path, count: int, *, first_host: int, arena: str) -> Iterator[list[tensorlane.Sidecar]]:
+    """Sidecars of one exchange, `node-0` and so on, at addresses from `first_host` on, that share no memory."""
+    file = directory / "peers.yaml"
+    # Addresses of the loopback network that no other process of these tests has.
     high, low = os.getpid() >> 8 & 255, os.getpid() & 255
     every = [
         {
             "TENSORLANE_PEER": f"node-{number}",
-            "TENSORLANE_PEERS_LISTEN": f"127.{high}.{low}.{11 + number}:9431",
+            "TENSORLANE_PEERS_LISTEN": f"127.{high}.{low}.{first_host + number}:9431",
             "TENSORLANE_PEERS_FILE": str(file),
             "TENSORLANE_TRANSPORTS": "tcp",
         }
-        for number in range(2)
+        for number in range(count)
     ]
     with ExitStack() as stack:
-        nodes = [stack.enter_context(tensorlane.Sidecar(arena="2Gi", settings=settings)) for settings in every]
+        nodes = [stack.enter_context(tensorlane.Sidecar(arena=arena, settings=settings)) for settings in every]
         join(file, nodes, [printed(node, settings) for node, settings in zip(nodes, every)])
         yield nodes
 

@@ -11,7 +11,7 @@ import pytest
 
 import tensorlane
 
-from conftest import join, printed, python, said, until
+from conftest import nodes_of, python, said, until
 
 
 @pytest.fixture
@@ -22,19 +22,7 @@ def name(request):
 @pytest.fixture
 def three_clients(tmp_path):
     """A client of each of three nodes."""
-    file, high, low = tmp_path / "peers.yaml", os.getpid() >> 8 & 255, os.getpid() & 255
-    every = [
-        {
-            "TENSORLANE_PEER": f"node-{number}",
-            "TENSORLANE_PEERS_LISTEN": f"127.{high}.{low}.{31 + number}:9431",
-            "TENSORLANE_PEERS_FILE": str(file),
-            "TENSORLANE_TRANSPORTS": "tcp",
-        }
-        for number in range(3)
-    ]
-    with ExitStack() as stack:
-        nodes = [stack.enter_context(tensorlane.Sidecar(arena="256Mi", settings=settings)) for settings in every]
-        join(file, nodes, [printed(node, settings) for node, settings in zip(nodes, every)])
+    with nodes_of(tmp_path, 3, first_host=31, arena="256Mi") as nodes, ExitStack() as stack:
         clients = [stack.enter_context(tensorlane.connect(node.directory)) for node in nodes]
         for client in clients:
             until("all are connected", lambda client=client: sum(one.state == "connected" for one in client.peers()) == 2)

@@ -24,14 +24,19 @@ def program(word: str) -> str:
     return found
 
 
-def test_the_program_of_a_channel_writes_and_reads_and_ends(sidecar, client, tmp_path):
-    file = tmp_path / "channel.py"
-    file.write_text(program("ChannelWrite"))
+def printed(word: str, sidecar: tensorlane.Sidecar, directory: Path) -> list[str]:
+    """Runs the program of the document that has that word, beside a sidecar; its lines."""
+    file = directory / "program.py"
+    file.write_text(program(word))
     ran = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, env={"TENSORLANE_SOCKETS": sidecar.directory}
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == ["0 [6]", f"1 [{3 << 20}]"]
+    return ran.stdout.splitlines()
+
+
+def test_the_program_of_a_channel_writes_and_reads_and_ends(sidecar, client, tmp_path):
+    assert printed("ChannelWrite", sidecar, tmp_path) == ["0 [6]", f"1 [{3 << 20}]"]
 
 
 def test_a_stream_reads_what_the_package_writes(sidecar, client):
@@ -54,13 +59,7 @@ def test_a_stream_reads_what_the_package_writes(sidecar, client):
 
 
 def test_the_program_of_the_document_runs_with_the_messages_of_the_wheel(sidecar, client, tmp_path):
-    file = tmp_path / "first.py"
-    file.write_text(program("lane.Put"))
-    ran = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, env={"TENSORLANE_SOCKETS": sidecar.directory}
-    )
-    assert ran.returncode == 0, ran.stderr
-    reference, *values = ran.stdout.splitlines()
+    reference, *values = printed("lane.Put", sidecar, tmp_path)
     assert tensorlane.Reference(reference).nbytes == 24
     assert values == ["[2, 3] (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)"] * 2
     assert not client.names("python/x")

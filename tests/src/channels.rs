@@ -63,7 +63,7 @@ impl Program {
         input.flush().unwrap();
     }
 
-    /// All that it prints until it ends well.
+    /// Output until it ends well.
     pub fn finish(&mut self) -> String {
         drop(self.0.stdin.take());
         let mut printed = String::new();

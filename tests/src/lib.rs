@@ -17,6 +17,7 @@ pub mod installed;
 pub mod kubernetes;
 pub mod netns;
 pub mod oci;
+pub mod other;
 pub mod outage;
 pub mod pipes;
 pub mod pod;

@@ -1,7 +1,5 @@
 //! Ends of pipes for the suites: what both are asked, in a pod and between peers, and an end in a process of its own.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tensorlane_client::Error;
@@ -11,6 +9,7 @@ use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
 use tensorlane_proto::{DType, Reason};
 
 use crate::Sidecar;
+use crate::other::Other;
 use crate::tensors::{dense, pattern};
 
 /// Time in which what must happen has long happened.
@@ -24,9 +23,6 @@ pub const WRONG_WRITES: [(u64, usize, Reason); 5] = [
     (u64::MAX - 1, 10, Reason::DeadlineExceeded),
     (5, 10, Reason::InvalidArgument),
 ];
-/// Names the sockets for an end in a process of its own, and what it does.
-const SOCKETS: &str = "TENSORLANE_TEST_PIPE_SOCKETS";
-const ROLE: &str = "TENSORLANE_TEST_PIPE_ROLE";
 
 /// A message of metadata alone.
 pub fn text(text: &str) -> Message {
@@ -54,47 +50,9 @@ pub fn nothing(pipe: &Pipe, timeout: Timeout) -> Error {
     }
 }
 
-/// An end of a pipe in a process of its own, which ends with the test.
-pub struct Other(Child);
-
-impl Other {
-    /// Starts it with a sidecar to talk to: the test `pipes::another_process_has_an_end` of this program, which asks for its [`role`].
-    pub fn start(sidecar: &Sidecar, role: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["pipes::another_process_has_an_end", "--exact", "--nocapture"])
-            .env(SOCKETS, sidecar.sockets())
-            .env(ROLE, role)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    /// Waits until it prints that line.
-    pub fn says(&mut self, line: &str) {
-        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|said| said.ends_with(line)), "it ends without {line}");
-    }
-
-    /// Kills it.
-    pub fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The sockets and the role of this process, where it is the other one of a test.
-pub fn role() -> Option<(String, String)> {
-    let var = |name| std::env::var(name).ok();
-    var(SOCKETS).zip(var(ROLE))
+/// Starts an end of a pipe in a process of its own: the test `pipes::another_process_has_an_end` of this program.
+pub fn other_end(sidecar: &Sidecar, role: &str) -> Other {
+    Other::start("pipes::another_process_has_an_end", sidecar, role)
 }
 
 /// Writes two messages, or takes the descriptor of one, says so, and goes on until it is killed.

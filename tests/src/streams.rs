@@ -1,8 +1,6 @@
 //! Streams of channels over gRPC, as a program in another language has them: of this process, and of one that is killed.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,13 +15,11 @@ use v1::channel_read_response::Event as Read;
 use v1::channel_write_request::Step;
 use v1::channel_write_response::Event as Wrote;
 
+use crate::other::{Other, role};
 use crate::{Sidecar, until};
 
 /// Longer than any wait of a test that succeeds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Names the sockets for a stream in a process of its own, and what it does.
-const SOCKETS: &str = "TENSORLANE_TEST_STREAM_SOCKETS";
-const ROLE: &str = "TENSORLANE_TEST_STREAM_ROLE";
 
 /// A connection over gRPC, with what it runs on.
 pub struct Grpc {
@@ -200,47 +196,15 @@ impl StreamReader<'_> {
     }
 }
 
-/// A stream in a process of its own, which ends with the test.
-pub struct OtherStream(Child);
-
-impl OtherStream {
-    /// Starts it with a sidecar to talk to: the test `streams::another_process_has_a_stream` of this program, which calls
-    /// [`play_role`].
-    pub fn start(sidecar: &Sidecar, role: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["streams::another_process_has_a_stream", "--exact", "--nocapture"])
-            .env(SOCKETS, sidecar.sockets())
-            .env(ROLE, role)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    /// Waits until it prints that line.
-    pub fn says(&mut self, line: &str) {
-        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|said| said.ends_with(line)), "it ends without {line}");
-    }
-
-    /// Kills it.
-    pub fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for OtherStream {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a stream in a process of its own: the test `streams::another_process_has_a_stream` of this program, which calls
+/// [`play_role`].
+pub fn other_stream(sidecar: &Sidecar, role: &str) -> Other {
+    Other::start("streams::another_process_has_a_stream", sidecar, role)
 }
 
 /// Writes or reads the channel `c` until it is killed, where this process is the other one of a test.
 pub fn play_role() {
-    let (Ok(sockets), Ok(role)) = (std::env::var(SOCKETS), std::env::var(ROLE)) else { return };
+    let Some((sockets, role)) = role() else { return };
     let grpc = Grpc::at(Path::new(&sockets));
     if role == "writes" {
         let mut writer = grpc.writes(channel("c", 64 << 10, v1::ChannelPolicy::Block));

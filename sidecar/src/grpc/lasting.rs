@@ -25,7 +25,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// All streams that last; clones are the same ones.
+/// Streams that last, all of a sidecar; clones are the same ones.
 #[derive(Clone, Default)]
 pub(super) struct LastingStreams(Arc<AtomicUsize>);
 
@@ -54,41 +54,33 @@ impl LastingStreams {
         connection: Option<Arc<Connection>>,
         writes: bool,
     ) -> Result<LastingStream, Failure> {
-        if !take(&self.0, LASTING_MAX) {
-            return Err(limit(
-                &format!("{LASTING_MAX} streams of channels and pipes are open at this sidecar already"),
-                LASTING_MAX,
-            ));
-        }
+        let at_all = "streams of channels and pipes are open at this sidecar already";
+        take(&self.0, LASTING_MAX, at_all)?;
+        // What was taken so far is given back with it.
         let mut stream = LastingStream { all: Arc::clone(&self.0), connection: None, writes: false };
         let Some(connection) = connection else { return Ok(stream) };
-        if !take(&connection.lasting, LASTING_OF_CONNECTION_MAX) {
-            let most = LASTING_OF_CONNECTION_MAX;
-            return Err(limit(
-                &format!("this connection has {most} streams of channels and pipes already"),
-                most,
-            ));
-        }
-        let may_write = !writes || take(&connection.writing, WRITING_OF_CONNECTION_MAX);
-        (stream.writes, stream.connection) = (writes && may_write, Some(connection));
-        if !may_write {
-            let most = WRITING_OF_CONNECTION_MAX;
-            let what =
-                format!("this connection has {most} streams that write already (use another connection)");
-            return Err(limit(&what, most));
+        let of_connection = "streams of channels and pipes are on this connection already";
+        take(&connection.lasting, LASTING_OF_CONNECTION_MAX, of_connection)?;
+        let connection = stream.connection.insert(connection);
+        if writes {
+            let that_write = "streams that write are on this connection already (use another connection)";
+            take(&connection.writing, WRITING_OF_CONNECTION_MAX, that_write)?;
+            stream.writes = true;
         }
         Ok(stream)
     }
 }
 
-fn take(count: &AtomicUsize, most: usize) -> bool {
+/// Counts one more, or says what there are `most` of.
+fn take(count: &AtomicUsize, most: usize, what: &str) -> Result<(), Failure> {
     let more = |taken| (taken < most).then_some(taken + 1);
-    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-}
-
-fn limit(what: &str, most: usize) -> Failure {
-    let message = format!("{what}, the most there may be; end some first");
-    Failure::new(Reason::LimitExceeded, message).with("most", most)
+    match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let message = format!("{most} {what}, the most there may be; end some first");
+            Err(Failure::new(Reason::LimitExceeded, message).with("most", most))
+        }
+    }
 }
 
 impl Drop for LastingStream {

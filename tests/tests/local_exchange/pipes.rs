@@ -10,7 +10,8 @@ use tensorlane_client::pipe::{
 };
 use tensorlane_client::{AcquireOptions, Client, PutOptions};
 use tensorlane_proto::{DType, Reason};
-use tensorlane_tests::pipes::{LONG, Other, go_on, is_end, next, nothing, role, text};
+use tensorlane_tests::other::role;
+use tensorlane_tests::pipes::{LONG, go_on, is_end, next, nothing, other_end, text};
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
 
@@ -329,7 +330,7 @@ fn a_killed_reader_gives_every_message_back_and_leaves_nothing() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
     let listener = client.listen("inbox").unwrap();
-    let mut other = Other::start(&sidecar, "reader");
+    let mut other = other_end(&sidecar, "reader");
     let pipe = listener.accept(LONG).unwrap();
     let message = text("first").tensor(dense(DType::U8, &[1 << 20]), pattern(1, 1 << 20));
     let first = pipe.begin(message, LONG).unwrap();
@@ -349,7 +350,7 @@ fn a_killed_writer_is_an_error_and_no_end_and_leaves_nothing() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
     let listener = client.listen("inbox").unwrap();
-    let mut other = Other::start(&sidecar, "writer");
+    let mut other = other_end(&sidecar, "writer");
     let pipe = listener.accept(LONG).unwrap();
     other.says("written");
     let descriptor = next(&pipe);

@@ -9,7 +9,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::channel_write_response::Event as Wrote;
 use tensorlane_proto::{DType, Reason};
 use tensorlane_tests::channels::{LONG, message, read_all};
-use tensorlane_tests::streams::{self, Came, Grpc, OtherStream, channel};
+use tensorlane_tests::streams::{self, Came, Grpc, channel, other_stream};
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{Sidecar, until};
 
@@ -111,7 +111,7 @@ fn a_stream_that_does_not_read_holds_a_writer_up_which_hears_its_name_and_one_th
     drop(slow);
     writer.write_bytes(&bytes, LONG).unwrap();
     // In a process of its own, which is killed.
-    let mut other = OtherStream::start(&sidecar, "reads");
+    let mut other = other_stream(&sidecar, "reads");
     other.says("attached");
     until("the reader is there", || writer.readers() == 1);
     other.kill();
@@ -125,7 +125,7 @@ fn a_stream_that_does_not_read_holds_a_writer_up_which_hears_its_name_and_one_th
 fn a_writer_whose_process_is_killed_is_lost_with_what_it_had_not_written_whole() {
     let sidecar = Sidecar::start();
     let grpc = Grpc::of(&sidecar);
-    let mut other = OtherStream::start(&sidecar, "writes");
+    let mut other = other_stream(&sidecar, "writes");
     other.says("written");
     let from_oldest = ReadOptions::new().from_oldest();
     let mut native = sidecar.client().channel_reader("c", &from_oldest).unwrap();

@@ -13,7 +13,8 @@ use tensorlane_proto::frame::PEER_PIPES_SINCE;
 use tensorlane_proto::{DType, Reason};
 use tensorlane_tests::hostile::Hostile;
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::pipes::{LONG, Other, go_on, is_end, next, nothing, role, text};
+use tensorlane_tests::other::{Other, role};
+use tensorlane_tests::pipes::{LONG, go_on, is_end, next, nothing, other_end, text};
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{reason, until};
 
@@ -337,11 +338,11 @@ fn a_writer_at_another_peer_that_is_killed_is_an_error_and_no_end() {
 fn beside(peers: &Peers, client: &Client, role: &str, theirs: usize) -> (Other, Pipe, Option<Listener>) {
     if role.starts_with("connect") {
         let listener = client.listen("in/box").unwrap();
-        let other = Other::start(&peers.sidecars[theirs], role);
+        let other = other_end(&peers.sidecars[theirs], role);
         let pipe = listener.accept(LONG).unwrap();
         return (other, pipe, Some(listener));
     }
-    let other = Other::start(&peers.sidecars[theirs], role);
+    let other = other_end(&peers.sidecars[theirs], role);
     let options = ConnectOptions::new().wait(Duration::from_secs(60));
     (other, client.connect_pipe("b/in/box", &options).unwrap(), None)
 }

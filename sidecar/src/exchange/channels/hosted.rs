@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tensorlane_memory::Block;
-use tensorlane_memory::ring::{First, RingCloser, RingReader, RingReaders, RingWriter};
+use tensorlane_memory::ring::{RingCloser, RingReader, RingReaders, RingWriter};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
 use super::attach::Who;
 use super::table::{self, Party, Spec};
-use super::{Attached, Channels, relay, shape_of, spec_message};
+use super::{Attached, Channels, enter_cursor, first_of, relay, shape_of, spec_message};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 
@@ -65,13 +65,8 @@ pub struct HostedReader {
 impl HostedReaders {
     /// Looks at the cursor of a new reader from now on. Its first message, and how many it has missed.
     pub(super) fn attach(&self, reader: u64, cursor: &Block, from: i32) -> Result<(u64, u64), Failure> {
-        let from = match v1::ChannelFrom::try_from(from) {
-            Ok(v1::ChannelFrom::Oldest) => First::Oldest,
-            _ => First::Next,
-        };
-        let first = self.ring.attach_block(reader, cursor, from);
-        let first = first.map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
-        Ok((first, if from == First::Oldest { first } else { 0 }))
+        let from = v1::ChannelFrom::try_from(from).unwrap_or_default();
+        enter_cursor(&self.ring, reader, cursor, first_of(from))
     }
 
     /// Tells whoever waits for readers.

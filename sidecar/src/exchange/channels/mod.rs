@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_memory::ring::{self, Policy, RingShape, RingState};
+use tensorlane_memory::ring::{self, First, Policy, RingReaders, RingShape, RingState};
 use tensorlane_memory::{Block, Purpose, Watch, passing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
@@ -470,6 +470,26 @@ impl Exchange {
 fn add(sum: &AtomicU64, more: u64) {
     let added = |before: u64| Some(before.saturating_add(more));
     let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, added);
+}
+
+fn first_of(from: v1::ChannelFrom) -> First {
+    match from {
+        v1::ChannelFrom::Next => First::Next,
+        v1::ChannelFrom::Oldest => First::Oldest,
+    }
+}
+
+/// Enters the cursor of a new reader into a ring that this sidecar writes. Its first message, and how many before it cannot be had.
+fn enter_cursor(
+    readers: &RingReaders,
+    reader: u64,
+    cursor: &Block,
+    from: First,
+) -> Result<(u64, u64), Failure> {
+    let first = readers.attach_block(reader, cursor, from);
+    let first = first.map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+    // A ring may begin later than its channel did.
+    Ok((first, if from == First::Oldest { first } else { 0 }))
 }
 
 /// A shape as it was asked for, proven.

@@ -23,7 +23,7 @@ use tensorlane_proto::ledger::{SessionId, TensorName};
 use super::attach::Who;
 use super::credit::Arrivals;
 use super::table::{self, Party, Spec};
-use super::{Attached, shape_of};
+use super::{Attached, enter_cursor, first_of, shape_of};
 use crate::cancel::Cancel;
 use crate::exchange::{Done, Exchange};
 use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse};
@@ -294,11 +294,7 @@ impl Joining {
 
     /// Attaches a reader.
     fn attach(self, wanted: &Wanted) -> Result<Attached, Failure> {
-        let from = match wanted.from {
-            v1::ChannelFrom::Next => First::Next,
-            v1::ChannelFrom::Oldest => First::Oldest,
-        };
-        self.replica.add_reader(&self.exchange, wanted, from)
+        self.replica.add_reader(&self.exchange, wanted, first_of(wanted.from))
     }
 }
 
@@ -329,12 +325,12 @@ impl Replica {
         let internal = |error: ring::RingError| Failure::new(Reason::Internal, error.to_string());
         ring::format_cursor(&cursor).map_err(internal)?;
         let added = exchange.channels.table.lock().add_reader(self.channel, who.party(), cursor.clone())?;
-        let first = self.readers.attach_block(added.reader, &cursor, from).map_err(internal);
-        let first = first.and_then(|first| {
+        let entered = enter_cursor(&self.readers, added.reader, &cursor, from).and_then(|entered| {
             let ready = exchange.channels.table.lock().ready(WRITER, added.reader);
-            if ready { Ok(first) } else { Err(table::ended()) }
+            if ready { Ok(entered) } else { Err(table::ended()) }
         });
-        let first = first.inspect_err(|_| exchange.end_reader(who.session(), added.reader, false))?;
+        let (first, missed) =
+            entered.inspect_err(|_| exchange.end_reader(who.session(), added.reader, false))?;
         if who.link().is_some_and(|link| link.is_cut()) {
             exchange.end_reader(who.session(), added.reader, false);
             return Err(Failure::new(Reason::Cancelled, "the session has ended"));
@@ -347,8 +343,7 @@ impl Replica {
             ring: self.ring.clone(),
             cursor,
             first,
-            // The replica begins later than the channel did.
-            missed: if from == First::Oldest { first } else { 0 },
+            missed,
             route: ROUTE,
             peer: Some(self.place.0.clone()),
         })
