@@ -153,7 +153,7 @@ def _fits(row: Row, bench: Bench) -> bool:
 
 
 def _about() -> dict[str, str]:
-    """What a file says of itself: date, machine and versions."""
+    """Date, machine and versions, for the head of a file."""
     processor = _field("/proc/cpuinfo", "model name") or platform.machine()
     memory = int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) >> 20
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()

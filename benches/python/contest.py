@@ -24,14 +24,14 @@ _POPULATED = 30.0
 
 @dataclass
 class Bench:
-    """What every group of rows needs."""
+    """Things that every group of rows needs."""
 
     pairs: int
     """The most pairs of a row in one run."""
     largest: int
     """The largest tensor that is measured, in bytes."""
     only: list[str]
-    """What names of rows that are measured begin with; none: all rows."""
+    """Beginnings of names of rows that are measured; none: all rows."""
     programs: Path | None
     """Directory of the built programs, where our own client in Rust is."""
     peers: Path | str
@@ -45,7 +45,7 @@ class Bench:
         return not self.only or any(row.name.startswith(only) for only in self.only)
 
     def sizes(self, *names: str) -> list[str]:
-        """Those of the sizes that are measured."""
+        """Sizes of these that are measured."""
         return [name for name in names or SIZES if SIZES[name] <= self.largest]
 
     def count(self, nbytes: int, most: int = 15) -> int:

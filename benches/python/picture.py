@@ -159,7 +159,7 @@ def _fact(row: dict[str, Any], label: str, y: int) -> list[str]:
 
 
 def speed(row: dict[str, Any]) -> float | None:
-    """How many times as fast as its limit a row is, of times as of rates; None where it was not measured."""
+    """Speed of a row by its limit, of times as of rates; None if it was not measured."""
     if not row["ratio"]:
         return None
     return row["ratio"] if row["unit"].endswith("/s") else 1 / row["ratio"]

@@ -47,7 +47,7 @@ class End:
 
     @classmethod
     def of_program(cls, name: str, command: list[str], *, core: int | None = None) -> End:
-        """The same of another program that answers so."""
+        """End by another program that answers so."""
         end = cls.__new__(cls)
         end._begin(name, command, None, core, {})
         return end

@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass
 class Measured:
-    """What was measured of a row in one run."""
+    """Measurements of a row in one run."""
 
     row: Row
     pairs: list[Pair] = field(default_factory=list)
@@ -144,7 +144,7 @@ def table(rows: list[Measured]) -> str:
 
 
 def legend(rows: list[Measured]) -> str:
-    """What each limit is, once for rows that have the same."""
+    """Limits in words, once for rows that have the same."""
     names: dict[str, list[str]] = {}
     for one in rows:
         names.setdefault(one.row.limit, []).append(one.row.name)

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 /// Time between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// One kind of line.
+/// Kind of line.
 pub(crate) struct Seldom(Mutex<Option<Said>>);
 
 struct Said {

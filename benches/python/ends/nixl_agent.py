@@ -28,7 +28,7 @@ class Agent:
         self.remote = 0
 
     def place(self) -> tuple[str, int]:
-        """What another agent must know of this one, and where its memory is."""
+        """Word for another agent: who this one is, and where its memory is."""
         return base64.b64encode(self.agent.get_agent_metadata()).decode(), self.memory.ctypes.data
 
     def meet(self, metadata: str, remote: int) -> None:

@@ -41,7 +41,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(super) struct Configuration {
     pub(super) announced: watch::Receiver<Announced>,
-    /// None while this replica does not lead.
+    /// Path that this replica has written; none while it does not lead.
     pub(super) written: watch::Sender<Option<SecretPath>>,
 }
 

@@ -75,7 +75,7 @@ impl SecretPath {
         self.0.as_bytes().ct_eq(called.as_bytes()).into()
     }
 
-    /// The same text without the path, if it is in there.
+    /// Text without the path, if it is in there.
     pub fn out_of(&self, text: &str) -> String {
         text.replace(&self.0, &format!("{MUTATE_PATH}/…"))
     }
@@ -113,7 +113,7 @@ impl SecretPaths {
         serde_json::to_vec(self).map_err(|_| BadPaths)
     }
 
-    /// The same after what is to be done now; none where nothing changes. `written` is the path that this replica,
+    /// Paths after what is to be done now; none if nothing changes. `written` is the path that this replica,
     /// leading, has written into the configuration.
     pub fn after(&self, now: u64, written: Option<&SecretPath>) -> Option<SecretPaths> {
         let newest = self.parts.last();

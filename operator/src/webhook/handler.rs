@@ -32,7 +32,7 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// more could cost the operator its life; less makes large pods wait for each other.
 const BODIES_BYTES_MAX: usize = 16 << 20;
 
-/// The same of calls without the secret part of the path: as large as the largest one.
+/// Room for calls without the secret part of the path: as large as the largest one.
 const STRANGERS_BYTES_MAX: usize = BODY_BYTES_MAX;
 
 /// Calls without the secret part of the path that are answered for a namespace: a plan costs a fraction of a

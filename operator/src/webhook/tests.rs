@@ -73,7 +73,7 @@ async fn scene(bounds: Bounds) -> Scene {
     scene_knowing(Facts::default(), bounds).await
 }
 
-/// The same over facts that stand behind a door.
+/// Webhook over facts that stand behind a door.
 async fn scene_knowing(facts: Facts, bounds: Bounds) -> Scene {
     let door = Arc::new(Semaphore::new(100));
     let (enter, entered) = mpsc::unbounded_channel();
@@ -114,7 +114,7 @@ impl Scene {
         self.connect_for(self.path.as_str()).await
     }
 
-    /// Somebody who calls this path.
+    /// Caller of this path.
     async fn connect_for(&self, path: &str) -> (Caller, Ended) {
         let stream = self.handshake(&["h2"]).await;
         let (sender, connection) =

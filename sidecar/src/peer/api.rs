@@ -459,7 +459,7 @@ pub enum PeerState {
     Connecting,
     /// The last attempt failed, or the connection was lost.
     Unreachable,
-    /// Nobody needs a connection: none was made, or its seat went to a peer that was needed.
+    /// Not connected, because nobody needs it: no connection was made, or its seat went to a peer that was needed.
     Idle,
     /// The directory lists it no more, and it has no connection.
     Left,

@@ -58,7 +58,7 @@ pub(super) enum Ended {
     /// The peer said Goodbye.
     #[error("the peer went away in order")]
     Goodbye,
-    /// Nobody used it, and its seat went to a peer that was needed.
+    /// Given away: nobody used it, and its seat went to a peer that was needed.
     #[error("it gave its seat to a peer that was needed")]
     GaveWay,
     /// The peer said the same.

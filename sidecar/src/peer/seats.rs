@@ -39,7 +39,7 @@ const DETAILS: [&str; 2] = ["peers_max", "retry_ms"];
 /// Connection that has a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sitter {
-    /// Something at this end needs it.
+    /// True if something at this end needs it.
     pub(super) in_use: bool,
     /// The other end has dialed it and said nothing on it yet.
     pub(super) is_unspoken: bool,
@@ -62,11 +62,11 @@ pub(super) struct Taken<'a> {
 /// Answer to whoever wants a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seating {
-    /// One is free.
+    /// A seat is free.
     Free,
     /// Number of the sitter that gives way.
     GivesWay(usize),
-    /// None is to be had now.
+    /// No seat is to be had now.
     Full(NoSeat),
 }
 

@@ -528,7 +528,7 @@ impl Shared {
         }
     }
 
-    /// The same for a connection from this address, as far as can be said of it: none where a peer that has a seat may be at the
+    /// Lack of a seat for a connection from this address, as far as can be said of it: none where a peer that has a seat may be at the
     /// other end, or where nobody lists the address.
     pub(super) fn lacks_seat_for(&self, from: IpAddr) -> Option<NoSeat> {
         let listed = self.known.at(from.to_canonical());

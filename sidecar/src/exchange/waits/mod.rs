@@ -101,7 +101,7 @@ struct State {
 struct Held {
     /// Waits for the names to appear.
     waits: bool,
-    /// Nobody asks the peer by its name.
+    /// True if nobody asks the peer by its name.
     yields: bool,
 }
 
@@ -112,7 +112,7 @@ type Work = (Vec<News>, Vec<Arc<dyn Waiter>>);
 struct Answered {
     peer: PeerName,
     number: u64,
-    /// Nobody asked this peer by its name: what it fails with is nobody's answer.
+    /// True if nobody asked this peer by its name: what it fails with is nobody's answer.
     yields: bool,
     outcome: Result<v1::Inquired, Failure>,
 }

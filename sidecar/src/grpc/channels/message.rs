@@ -15,7 +15,7 @@ pub(super) struct Incoming {
     missing: u64,
 }
 
-/// One part: how many bytes it has, and how many of them have come.
+/// Part of a message: how many bytes it has, and how many of them have come.
 struct Part {
     bytes: u64,
     came: u64,

@@ -21,7 +21,7 @@ const LOOK: u64 = 50 * MS;
 
 #[derive(Debug, Clone, Copy)]
 enum Happening {
-    /// One end needs the other.
+    /// An end needs the other one.
     Need(usize, usize),
     /// Time to dial.
     Dial(usize, usize),

@@ -33,7 +33,7 @@ fn state_of(one: &One, other: &One) -> PeerState {
     views.iter().find(|view| view.name == other.key().name).expect("it is listed").state
 }
 
-/// All ends of connections that are up at one.
+/// Number of connections that are up at a peer.
 fn connected(one: &One) -> usize {
     one.peers.connected().len()
 }

@@ -9,7 +9,7 @@ use crate::peer::tests::world::{Table, nowhere};
 use crate::peer::{Counters, LanesConfig, Me, Peers, PeersConfig};
 use crate::workers::Workers;
 
-/// One of many, with what it needs to live.
+/// Peer among many, with what it needs to live.
 struct Member {
     exchange: Arc<Exchange>,
     peers: Arc<Peers>,
