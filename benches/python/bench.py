@@ -85,16 +85,20 @@ def main() -> int:
             print(f"\nrun {number} of {options.runs}")
             runs.append(_run(_bench(options, Path(scratch))))
             print(rows.table(runs[-1]), flush=True)
-    every = rows.median_of_runs(runs)
+            # After each run, so that one that is interrupted leaves what there is.
+            every = rows.median_of_runs(runs)
+            _write(options, rows.document(every, {**about, "runs": number, "pairs": options.pairs}))
     print(f"\nmedian of {options.runs} runs\n{rows.table(every)}\n\n{rows.legend(every)}")
-    text = rows.document(every, {**about, "runs": options.runs, "pairs": options.pairs})
+    missed = rows.missed(every)
+    print(f"\nmissed: {', '.join(missed)}" if missed else "\nevery row reaches its bound")
+    return 1 if missed else 0
+
+
+def _write(options: argparse.Namespace, text: str) -> None:
     if options.json:
         options.json.write_text(text)
     if options.svg:
         options.svg.write_text(picture.drawn(json.loads(text)))
-    missed = rows.missed(every)
-    print(f"\nmissed: {', '.join(missed)}" if missed else "\nevery row reaches its bound")
-    return 1 if missed else 0
 
 
 def _options() -> argparse.Namespace:

@@ -116,7 +116,8 @@ def _framed(body: list[str], height: int, document: dict[str, Any]) -> str:
 
 def _head(document: dict[str, Any]) -> list[str]:
     """The heading, what it was measured on, and the columns."""
-    runs = f"{document['date']}; median of {document['runs']} runs, in turns, bytes hashed at both ends; red: a bound is missed"
+    counted = "one run" if document["runs"] == 1 else f"median of {document['runs']} runs"
+    runs = f"{document['date']}; {counted}, in turns, bytes hashed at both ends; red: a bound is missed"
     head = [
         _text(20, 28, "Tensorlane from Python: how many times as fast as…", "head"),
         _text(20, 47, f"{runs}; {document['versions']}", "note"),
