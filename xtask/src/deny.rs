@@ -28,7 +28,11 @@ fn program(around: &Surroundings<'_>) -> Result<String, Failure> {
     }
     println!("    cargo-deny is installed, once, into the cache of this user");
     let job = Job::cargo(["install", "cargo-deny", "--locked", "--version", VERSION, "--root"])
-        .with([around.place.tools()]);
+        .with([around.place.tools()])
+        // It runs for seconds, and optimizing it takes minutes.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256");
     let log = around.place.log("deny-install");
     let finished = job.logged(&log, around.place, around.style)?;
     installed(around.place).ok_or_else(|| {

@@ -195,6 +195,10 @@ impl Grant {
             return Ok(ready);
         }
         let made = Unsealed::create(admitted.bytes, &*self.shared.populate);
+        // A session writes through its own map, and waits for this one.
+        if let (Ok(made), Owner::Sidecar) = (&made, self.owner) {
+            made.fill_page_tables();
+        }
         let mut state = self.shared.state.lock();
         state.cold_populates += 1;
         state.populate_failures += u64::from(made.is_err());

@@ -16,6 +16,9 @@ const REST_SHORTEST: Duration = Duration::from_millis(100);
 /// A machine that is out of memory is asked again this often; costs one failing system call each time.
 const REST_LONGEST: Duration = Duration::from_secs(10);
 
+/// Priority of the thread that makes memory ahead of use, as `nice` counts it: a tenth of the processor where others want it.
+const POPULATOR_NICE: i32 = 10;
+
 /// Unmapping 1 GiB takes some 50 ms: not on the thread of whoever dropped the last block.
 pub(super) fn reaper(start: &StartThread, handles: Receiver<Arc<SegmentHandle>>) -> io::Result<OwnedThread> {
     OwnedThread::spawn(start, "tl-reaper", move || handles.into_iter().for_each(drop))
@@ -25,10 +28,14 @@ pub(super) fn reaper(start: &StartThread, handles: Receiver<Arc<SegmentHandle>>)
 pub(super) fn populator(start: &StartThread, shared: &Arc<Shared>) -> io::Result<OwnedThread> {
     let shared = Arc::clone(shared);
     OwnedThread::spawn(start, "tl-populator", move || {
+        // Of this thread alone. Memory that is made ahead must not take the processor from whoever copies now.
+        let _ = rustix::process::nice(POPULATOR_NICE);
         let mut serial = 0;
         let mut rest = None;
         while let Some((bytes, cancelled)) = next(&shared, &mut serial, rest) {
             let made = Unsealed::create_unless(bytes, &*shared.populate, &cancelled);
+            // Whoever takes it may write through our map.
+            made.iter().for_each(Unsealed::fill_page_tables);
             rest = finish(&shared, made, rest);
         }
     })

@@ -89,6 +89,9 @@ pub struct Plan {
     pub whole: Requests,
 }
 
+/// Labels of a node that say its system. The second one is the name that the first had.
+const OS_LABELS: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
+
 /// The parts of a pod that are read. A template of a Deployment has the same.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct View {
@@ -117,12 +120,22 @@ pub fn plan(pod: &Value, facts: &Facts) -> Outcome {
         Err(_) if !asked::asks_unread(bare, facts) => {
             return Outcome::quiet(Decision::Skip(Skip::NotRequested));
         }
-        Err(error) => return Outcome::quiet(Decision::Deny(Deny::NotAPod(error.to_string()))),
+        Err(error) => return Outcome::quiet(Decision::Deny(Deny::NotAPod(unreadable(bare, &error)))),
     };
     let said = view.metadata.annotations.clone().unwrap_or_default();
     let mut warnings = annotations::unknown(&said);
     let decision = decide(pod, stripped, &view, facts, &mut warnings);
     Outcome { decision: decision.unwrap_or_else(Decision::from), warnings }
+}
+
+/// The reason why a pod cannot be read. Annotations and labels that are no text are named: YAML reads `true` as no text.
+fn unreadable(pod: &Value, error: &serde_json::Error) -> String {
+    let no_text = ["annotations", "labels"].into_iter().find_map(|kind| {
+        let all = pod.pointer(&format!("/metadata/{kind}"))?.as_object()?;
+        let (key, value) = all.iter().find(|(_, value)| !value.is_string() && !value.is_null())?;
+        Some(format!("metadata.{kind}[{key:?}] is {value}, which is no text: write it in quotes"))
+    });
+    no_text.unwrap_or_else(|| error.to_string())
 }
 
 fn decide(
@@ -206,10 +219,20 @@ fn refuse_what_cannot_run(view: &View, facts: &Facts) -> Result<(), Deny> {
     if spec.host_network == Some(true) {
         return Err(Deny::HostNetwork);
     }
-    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Err(Deny::NotLinux);
+    match other_system(spec) {
+        Some(place) => Err(Deny::NotLinux(place)),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The field of a pod that wants nodes of another system than Linux, with its value.
+fn other_system(spec: &PodSpec) -> Option<String> {
+    let said = spec.os.iter().map(|os| ("spec.os.name".to_owned(), &os.name));
+    let selected = OS_LABELS.into_iter().filter_map(|label| {
+        let value = spec.node_selector.as_ref()?.get(label)?;
+        Some((format!("spec.nodeSelector[{label:?}]"), value))
+    });
+    said.chain(selected).find(|(_, value)| *value != "linux").map(|(place, value)| format!("{place}: {value}"))
 }
 
 /// The names, paths and ports that the sidecar needs must be free.

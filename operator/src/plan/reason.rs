@@ -108,9 +108,9 @@ pub enum Deny {
         "a pod with hostNetwork: true shares the ports of its node, so its sidecar would answer for other pods: set hostNetwork: false, or {INJECT}: disabled"
     )]
     HostNetwork,
-    /// The pod is not for Linux.
-    #[error("the sidecar runs on Linux only: set spec.os.name: linux, or {INJECT}: disabled")]
-    NotLinux,
+    /// The pod is not for Linux: the field that says so, with its value.
+    #[error("the pod has {0}, and the sidecar runs on Linux only: run the pod on Linux, or set {INJECT}: disabled")]
+    NotLinux(String),
     /// A name of ours is taken.
     #[error("the pod has a {what} {name:?}, which is the sidecar's name: give it another one")]
     NameTaken {
@@ -285,7 +285,7 @@ impl Deny {
             Deny::Unsupported(_) => "unsupported",
             Deny::ExcludedNamespace(_) => "excluded_namespace",
             Deny::HostNetwork => "host_network",
-            Deny::NotLinux => "not_linux",
+            Deny::NotLinux(_) => "not_linux",
             Deny::NameTaken { .. } => "name_taken",
             Deny::MountConflict { .. } => "mount_conflict",
             Deny::SidecarVolume { .. } => "sidecar_volume",
