@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Sequence
+import os
+import threading
+import time
+from collections import deque
+from typing import Any, Iterator, Mapping, Self, Sequence
 
 import numpy as np
 
-from . import arrays, opaque, trees
+from . import arrays, opaque, sizes, trees
 from ._tensorlane import Reader, Writer
-from .errors import Error
+from .errors import Error, Invalid, Timeout
 from .tensor import Tensor
 
 _KIND = "tensorlane.value"
@@ -120,14 +124,41 @@ class Message:
         for tensor in self._tensors:
             tensor.release()
 
-    def __enter__(self) -> Message:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<tensorlane.Message {self.sequence}, {len(self._tensors)} tensors>"
+        return f"<tensorlane.{type(self).__name__} {self.sequence}, {len(self._tensors)} tensors>"
+
+
+class SharedMessage(Message):
+    """A message that several reads give: `value` is one object for all of them, and the last release gives the place back."""
+
+    def __init__(self, message: Message, reads: int):
+        self.__dict__.update(message.__dict__)
+        self._left, self._made, self._making = reads, False, threading.Lock()
+        self._value: Value = None
+
+    @property
+    def value(self) -> Value:
+        """Value as it was written, made once: whoever changes a list or a dict of it changes it for every reader."""
+        with self._making:
+            if not self._made:
+                self._value = super().value
+                self._made = True
+            return self._value
+
+    def release(self) -> None:
+        """Notes that one of the reads needs it no more; after all of them the place goes back, as far as no array needs it."""
+        with self._making:
+            self._left -= 1
+            if self._left > 0:
+                return
+            self._value, self._made = None, False
+        super().release()
 
 
 class ChannelReader:
@@ -136,8 +167,8 @@ class ChannelReader:
     In a channel that drops, a slow reader misses messages: `Message.dropped` says how many just before, `dropped` how many in all.
     """
 
-    def __init__(self, name: str, core: Reader, *, pickle: bool = False):
-        self.name, self._core, self._pickle = name, core, pickle
+    def __init__(self, name: str, core: Reader, *, deadline: float, pickle: bool = False):
+        self.name, self.deadline, self._core, self._pickle = name, deadline, core, pickle
         self._dropped = self._told = 0
 
     @property
@@ -197,6 +228,13 @@ class ChannelReader:
         tensors = [Tensor(one) for one in acquired]
         return Message(sequence, plain, tensors, channel=self.name, dropped=dropped, pickle=self._pickle)
 
+    def cached(self, reads: int) -> CachedReader:
+        """The reader with a cache: each message is taken once, and is given to so many reads of this process, by any thread.
+
+        From then on messages are read by the cache alone.
+        """
+        return CachedReader(self, reads)
+
     def close(self) -> None:
         """Ends the reader; a read of it in another thread comes back. Arrays of messages stay as they are."""
         self._core.close()
@@ -216,6 +254,89 @@ class ChannelReader:
 
     def __repr__(self) -> str:
         return f"<tensorlane.ChannelReader {self.name!r} by {self.route}>"
+
+
+class CachedReader:
+    """A reader that gives each message to a number of reads, by any threads of the process, as the same object.
+
+    The first of them takes the message, and waits for it; the others have it at once. After the last one it is gone from here. Reads are
+    counted, and not who reads: each of so many consumers reads once for each message.
+    """
+
+    __iter__: None = None
+    """One loop would get each message several times."""
+
+    def __init__(self, reader: ChannelReader, reads: int):
+        self._reader, self._reads = reader, sizes.whole("reads", reads, sizes.MANY)
+        if self._reads == 0:
+            raise Invalid("reads is 0", remedy="give the number of reads of each message, at least 1")
+        # The message that was taken, as many times as it may still be read.
+        self._kept: deque[SharedMessage] = deque()
+        self._taking, self._closed, self._process = threading.Lock(), False, os.getpid()
+
+    @property
+    def name(self) -> str:
+        """Name of the channel, as the reader was given it."""
+        return self._reader.name
+
+    @property
+    def kept(self) -> int:
+        """Number of reads that have the message without a wait."""
+        return len(self._kept)
+
+    def read(self, *, timeout: float | None = None) -> SharedMessage | None:
+        """Gives the message that is kept, or takes the next one; None when the writer has finished and all was read.
+
+        Timeouts and errors are those of `ChannelReader.read`, and are not kept: the next read tries again. One thread takes a message
+        while others that have none wait for it.
+        """
+        if os.getpid() != self._process:
+            # Refused, as any read is in a forked child: places of messages are the parent's.
+            self._reader.read(timeout=0)
+        seconds = self._reader.deadline if timeout is None else timeout
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return self._kept.popleft()
+            except IndexError:
+                left = max(0.0, until - time.monotonic())
+            if not self._taking.acquire(timeout=-1 if left >= threading.TIMEOUT_MAX else left):
+                words = f"a message of {self.name}, which another thread waits for, did not come within {seconds:.3g} s"
+                raise Timeout(words, "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
+            try:
+                # Another thread may have taken one meanwhile.
+                if not self._kept:
+                    return self._taken(max(0.0, until - time.monotonic()))
+            finally:
+                self._taking.release()
+
+    def _taken(self, timeout: float) -> SharedMessage | None:
+        message = self._reader.read(timeout=timeout)
+        if message is None:
+            return None
+        shared = SharedMessage(message, self._reads)
+        self._kept.extend([shared] * (self._reads - 1))
+        if self._closed:
+            self._kept.clear()
+        return shared
+
+    def close(self) -> None:
+        """Ends the reader and lets go of what is kept; a read of it in another thread comes back. Arrays stay as they are."""
+        self._closed = True
+        self._reader.close()
+        self._kept.clear()
+
+    def __enter__(self) -> CachedReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a channel's reader stays in its process; pass the channel's name")
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.CachedReader of {self._reader!r}, {self._reads} reads of each message>"
 
 
 def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:

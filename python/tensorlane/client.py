@@ -426,7 +426,8 @@ class Client:
         2 let a loop keep one while it takes the next. With `pickle`, objects that the writer pickled are made here: who writes the
         channel can run what it likes in this process then.
         """
-        return ChannelReader(name, self._core.channel_reader(sizes.text("the name", name), oldest, sizes.whole("hold", hold, sizes.MANY), wait or 0.0), pickle=pickle)
+        core = self._core.channel_reader(sizes.text("the name", name), oldest, sizes.whole("hold", hold, sizes.MANY), wait or 0.0)
+        return ChannelReader(name, core, deadline=self.deadline, pickle=pickle)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind."""
