@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
 from . import arrays, device as devices, files, gpu, loading, mutable, parts, reservation, sets, sizes, structures
@@ -22,6 +24,9 @@ from .watching import Watch
 
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
+
+_TRY = 1.0
+"""Seconds that an array has for its turn where the time for all of them is over, but no wait for room was in vain."""
 
 Item = tuple[Any, str, Sequence[int], Sequence[tuple[str, str]], dict[str, Any]]
 """An array as the native half takes it: bytes, dtype, shape, metadata, and how it is kept."""
@@ -130,10 +135,7 @@ class Client:
 
     def _put_all(self, keyed: list[tuple[str, str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
         """Stores arrays; each has a key for errors, and maybe a name."""
-        sources = [(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed]
-        together = [(source, kept) for source, kept in sources if source.on_gpu is None]
-        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], kept) for source, kept in together]
-        return self._in_order(sources, [source.on_gpu is not None for source, _ in sources], items)
+        return self._in_order([(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed])
 
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
@@ -141,31 +143,48 @@ class Client:
         source.write(memoryview(block))
         return self._core.seal(block, keeping)
 
-    def _stage(self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None) -> list[Stored]:
-        """Stores arrays for as long as their leases are held, each in the way that copies it once."""
+    def _stage(
+        self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None, within: float | None = None
+    ) -> list[Stored]:
+        """Stores arrays for as long as their leases are held, each in the way that copies it once; `within` is for all of them together."""
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        alone = [source.on_gpu is not None or (not source.is_dense and source.nbytes > _INLINE) for source in sources]
-        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, alone) if not apart]
-        return self._in_order([(source, keeping) for source in sources], alone, items)
+        return self._in_order([(source, keeping) for source in sources], within)
 
-    def _in_order(self, sources: list[tuple[arrays.Source, dict[str, Any]]], alone: list[bool], items: list[Item]) -> list[Stored]:
-        """Stores items together, and those that are alone one by one: all in the order of the sources, or none is leased."""
-        together = _all(self._core.put(items)) if items else []
-        stored: list[Stored] = []
+    def _in_order(self, sources: list[tuple[arrays.Source, dict[str, Any]]], within: float | None = None) -> list[Stored]:
+        """Stores arrays: large ones first, which need most room, then the small ones together. The first that fails ends it, and none is leased.
+
+        Each waits for room as long as its deadline says, or all of them `within` so many seconds.
+        """
+        until = math.inf if within is None else time.monotonic() + within
+        small = [at for at, (source, _) in enumerate(sources) if source.on_gpu is None and source.nbytes <= _INLINE]
+        stored: dict[int, Stored] = {}
+
+        def bounded(keeping: dict[str, Any]) -> dict[str, Any]:
+            if within is None:
+                return keeping
+            # Where copies took the time, what comes behind them is tried all the same.
+            return {**keeping, "deadline": max(until - time.monotonic(), min(within, _TRY))}
+
         try:
-            rest = iter(together)
-            for (source, keeping), apart in zip(sources, alone):
-                stored.append(self._alone(source, keeping) if apart else next(rest))
+            for at in sorted(set(range(len(sources))) - set(small)):
+                source, keeping = sources[at]
+                stored[at] = self._alone(source, bounded(keeping))
+            if small:
+                items: list[Item] = [_item(source, bounded(keeping)) for source, keeping in (sources[at] for at in small)]
+                stored.update(zip(small, _all(self._core.put(items))))
         except BaseException:
-            for one in (*together, *stored):
+            for one in stored.values():
                 one.release()
             raise
-        return stored
+        return [stored[at] for at in range(len(sources))]
 
     def _alone(self, source: arrays.Source, keeping: dict[str, Any]) -> Stored:
         if source.on_gpu is not None:
             return devices.put(self._core, source.on_gpu, [], keeping)
-        return self._written(source, [], keeping)
+        if not source.is_dense:
+            return self._written(source, [], keeping)
+        (stored,) = _all(self._core.put([_item(source, keeping)]))
+        return stored
 
     def empty(
         self,
@@ -512,6 +531,10 @@ def default() -> Client:
     """
     named = os.environ.get("TENSORLANE_SOCKETS", "")
     return _defaults.get(named) or _defaults.setdefault(named, connect())
+
+
+def _item(source: arrays.Source, keeping: dict[str, Any]) -> Item:
+    return source.dense(), source.dtype, source.shape, [], keeping
 
 
 def _all(results: list[Any]) -> list[Any]:
