@@ -264,7 +264,7 @@ class CachedReader:
     """
 
     __iter__: None = None
-    """One loop would get each message several times."""
+    """Loops would get each message several times."""
 
     def __init__(self, reader: ChannelReader, reads: int):
         self._reader, self._reads = reader, sizes.whole("reads", reads, sizes.MANY)
@@ -348,10 +348,11 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
         value = opaque.plain_of(value)
     if pickles and isinstance(value, (Mapping, list, tuple)) and type(value) not in trees.CONTAINERS:
         pass
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) or (opaque.is_mapping(value) and not pickles):
         # Neither the truth nor the iteration of a TensorDict is about its keys.
-        keys = list(value.keys())
-        if keys and all(map(_is_text, keys)) and (sources := trees.as_arrays(value.values())) is not None:
+        found = list(opaque.items(value))
+        keys = [key for key, _ in found]
+        if keys and all(map(_is_text, keys)) and (sources := trees.as_arrays(item for _, item in found)) is not None:
             return [_part(source, [(_KIND, "dict"), (_KEY, key)]) for key, source in zip(keys, sources)]
     elif isinstance(value, (list, tuple)):
         if value and (sources := trees.as_arrays(value)) is not None:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, device as devices, files, gpu, loading, mutable, parts, reservation, sets, sizes, structures
+from . import arrays, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
 from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
@@ -319,7 +319,7 @@ class Client:
         Readers get all of one version or all of another. Version 7 of `policy` is named `policy@7` as well; `keep` is how
         many versions stay. With `expects`, nothing is published unless that is the latest version (0: there is none).
         """
-        if not isinstance(tree, Mapping):
+        if not opaque.is_mapping(tree):
             raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
         name, kept = sizes.text("the name", name), sizes.whole("keep", keep, sizes.MANY)
         latest = None if expects is None else sizes.whole("expects", expects)
