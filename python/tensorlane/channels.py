@@ -20,6 +20,8 @@ _KEY = "tensorlane.key"
 
 _Parts = list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]
 
+_Layout = list[tuple[str, tuple[int, ...]]]
+
 Value = Any
 """Bytes, an array, or any tree of dicts, lists and tuples of None, bool, int, float, str, bytes and arrays."""
 
@@ -27,9 +29,11 @@ Value = Any
 class ChannelWriter:
     """The only writer of a channel. Leaving a `with` without an exception finishes it; else readers see that it was lost."""
 
-    def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False):
+    def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False, fixed: bool = False):
         self.name, self._core, self._slot_bytes, self._pickle = name, core, slot_bytes, pickle
-        self._dropped = 0
+        self._dropped, self._is_fixed = 0, fixed
+        # Types and shapes of the arrays of the first message, once it was written.
+        self._layout: _Layout | None = None
 
     def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Copies a message into the ring, once, and returns its sequence.
@@ -41,11 +45,24 @@ class ChannelWriter:
         if isinstance(value, (bytes, bytearray, memoryview)):
             plain = memoryview(value)
             dense = plain.cast("B") if plain.nbytes and plain.c_contiguous else plain.tobytes()
-            return self._wrote(self._core.write_bytes(dense, timeout))
-        return self._wrote(self._core.write(_parts(value, self._pickle, self._slot_bytes), timeout))
+            self._check([])
+            return self._wrote(self._core.write_bytes(dense, timeout), [])
+        parts = _parts(value, self._pickle, self._slot_bytes)
+        layout = [(dtype, shape) for _, dtype, shape, words in parts if (_KIND, "tree") not in words] if self._is_fixed else []
+        self._check(layout)
+        return self._wrote(self._core.write(parts, timeout), layout)
 
-    def _wrote(self, written: tuple[int, int, bool]) -> int:
+    def _check(self, layout: _Layout) -> None:
+        """Raises where a layout was fixed, and this is another one."""
+        if self._is_fixed and self._layout is not None and layout != self._layout:
+            expected, found = _told(self._layout), _told(layout)
+            what = f"the message has {found}, and the layout of {self.name} was fixed to {expected} by its first message; nothing was written"
+            remedy = "write arrays of these types and shapes, or make the channel without fixed=True"
+            raise Invalid(what, "LAYOUT_MISMATCH", {"expected": expected, "found": found}, remedy=remedy)
+
+    def _wrote(self, written: tuple[int, int, bool], layout: _Layout) -> int:
         sequence, _, is_dropped = written
+        self._layout = layout
         self._dropped += is_dropped
         return sequence
 
@@ -367,6 +384,11 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
 
 def _part(source: arrays.Source, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:
     return source.dense(), source.dtype, source.shape, list(metadata)
+
+
+def _told(layout: _Layout) -> str:
+    """A layout in words: `f32[3, 4], u8[2]`."""
+    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in layout) or "no array"
 
 
 def _is_text(key: Any) -> bool:

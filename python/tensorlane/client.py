@@ -423,18 +423,20 @@ class Client:
         readers_max: int = 0,
         policy: str = "block",
         pickle: bool = False,
+        fixed: bool = False,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
         The first write waits for `expect_readers` readers, so that none of them misses a message. The `policy` says what becomes of
         messages whose readers are slow: "block" waits for them; "drop_oldest" and "latest" wait for nobody, and a slow reader goes on
         at the oldest message that is there, or at the newest, and is told how many it missed. With `pickle`, messages may have
-        objects of any kind, for readers that say so, too.
+        objects of any kind, for readers that say so, too. With `fixed`, arrays of all messages are of the types and shapes of the first
+        one's: another message is LAYOUT_MISMATCH, and is not written.
         """
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
         core = self._core.channel_writer(name, sizes.whole("slots", slots, sizes.MANY), bytes_each, (many[0], many[1]), policy)
-        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle)
+        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed)
 
     def channel_reader(
         self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
