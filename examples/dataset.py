@@ -1,6 +1,8 @@
 """A DataLoader of torch over a data set that another process, or another node, holds: only the rows of a batch travel.
 
     python examples/dataset.py        # with a sidecar of its own; or TENSORLANE_SOCKETS=/run/tensorlane in a pod
+
+It prints `1000 rows in 32 batches, 2 times`.
 """
 
 import os

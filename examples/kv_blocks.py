@@ -1,6 +1,8 @@
 """Prefill and decode in two processes: the key-value cache of a prompt is handed over by reference, block by block.
 
     python examples/kv_blocks.py      # with a sidecar of its own; or TENSORLANE_SOCKETS=/run/tensorlane in a pod
+
+It prints `decode has 112 tokens of 4 layers`: 100 tokens are seven blocks of 16.
 """
 
 import multiprocessing

@@ -1,6 +1,8 @@
 """A parameter server on pipes: workers send gradients, the server answers each with the weights that it has then.
 
     python examples/parameter_server.py    # with a sidecar of its own; or TENSORLANE_SOCKETS=/run/tensorlane in a pod
+
+It prints `worker 0 has made 10 steps`, the same of workers 1 and 2, and `the server has applied 30 gradients`.
 """
 
 import multiprocessing

@@ -4,6 +4,7 @@
     python examples/replay_buffer.py         # with a sidecar of its own; or TENSORLANE_SOCKETS=/run/tensorlane in a pod
 
 In other pods a worker opens the same buffer as SetStorage("PEER/replay"), where PEER is the trainer's, which names theirs in `writers`.
+It prints `the buffer has 1000 rows of 3200`.
 """
 
 import multiprocessing

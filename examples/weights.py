@@ -1,11 +1,12 @@
 """Weights from a trainer to rollout workers: plain processes, each of which reads one whole version at a time.
 
     python examples/weights.py        # with a sidecar of its own; or TENSORLANE_SOCKETS=/run/tensorlane in a pod
+
+It prints `worker 0 has version 5`, and the same of workers 1 and 2.
 """
 
 import multiprocessing
 import os
-import time
 from contextlib import nullcontext
 
 import torch
@@ -30,18 +31,19 @@ def train() -> None:
 
 
 def roll_out(number: int) -> None:
-    """Loads version after version, until the last one, and checks that none is a mixture."""
+    """Loads the latest version whenever there is a new one, until the last, and checks that none is a mixture."""
     client, model, version = tensorlane.connect(), policy(), 0
-    while version < STEPS:
-        # All of the latest version, mapped; copied once, into the model.
-        with client.get_set("policy", wait=60) as got:
-            if got.version == version:
-                time.sleep(0.01)
+    with client.watch("policy") as changes:
+        while version < STEPS:
+            # Names that begin so are told, too: policy@4 is a version.
+            if changes.next(timeout=60).name != "policy":
                 continue
-            version = got.version
-            model.load_state_dict(got.torch()["weights"])
-        assert all((parameter == version).all() for parameter in model.parameters())
-        model(torch.ones(64))
+            # All of the latest version, mapped; copied once, into the model.
+            with client.get_set("policy") as got:
+                version = got.version
+                model.load_state_dict(got.torch()["weights"])
+            assert all((parameter == version).all() for parameter in model.parameters())
+            model(torch.ones(64))
     print(f"worker {number} has version {version}")
 
 
@@ -55,6 +57,9 @@ def main() -> None:
         for process in (*workers, trainer):
             process.join()
             assert process.exitcode == 0
+        # What was published outlives its trainer.
+        client = tensorlane.connect()
+        client.unname(*client.names("policy"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ array([0, 1, 2])
 from __future__ import annotations
 
 from ._tensorlane import Cancel, Reference, Stored, __version__
-from .channels import ChannelReader, ChannelWriter, Message
+from .channels import CachedReader, ChannelReader, ChannelWriter, Message, SharedMessage
 from .client import Client, connect
 from .device import DeviceReservation, DeviceTensor
 from .doctor import doctor
@@ -44,6 +44,7 @@ from .watching import Watch, WatchEvent
 
 __all__ = [
     "SKIP",
+    "CachedReader",
     "Cancel",
     "ChannelReader",
     "ChannelWriter",
@@ -77,6 +78,7 @@ __all__ = [
     "SessionLost",
     "Set",
     "SetStatus",
+    "SharedMessage",
     "Sidecar",
     "Status",
     "Stored",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Sequence
+import os
+import threading
+import time
+from collections import deque
+from typing import Any, Iterator, Mapping, Self, Sequence
 
 import numpy as np
 
-from . import arrays, opaque, trees
+from . import arrays, opaque, sizes, trees
 from ._tensorlane import Reader, Writer
-from .errors import Error
+from .errors import Error, Invalid, Timeout
 from .tensor import Tensor
 
 _KIND = "tensorlane.value"
 _KEY = "tensorlane.key"
 
 _Parts = list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]
+
+_Layout = list[tuple[str, tuple[int, ...]]]
 
 Value = Any
 """Bytes, an array, or any tree of dicts, lists and tuples of None, bool, int, float, str, bytes and arrays."""
@@ -23,9 +29,11 @@ Value = Any
 class ChannelWriter:
     """The only writer of a channel. Leaving a `with` without an exception finishes it; else readers see that it was lost."""
 
-    def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False):
+    def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False, fixed: bool = False):
         self.name, self._core, self._slot_bytes, self._pickle = name, core, slot_bytes, pickle
-        self._dropped = 0
+        self._dropped, self._is_fixed = 0, fixed
+        # Types and shapes of the arrays of the first message, once it was written.
+        self._layout: _Layout | None = None
 
     def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Copies a message into the ring, once, and returns its sequence.
@@ -37,11 +45,24 @@ class ChannelWriter:
         if isinstance(value, (bytes, bytearray, memoryview)):
             plain = memoryview(value)
             dense = plain.cast("B") if plain.nbytes and plain.c_contiguous else plain.tobytes()
-            return self._wrote(self._core.write_bytes(dense, timeout))
-        return self._wrote(self._core.write(_parts(value, self._pickle, self._slot_bytes), timeout))
+            self._check([])
+            return self._wrote(self._core.write_bytes(dense, timeout), [])
+        parts = _parts(value, self._pickle, self._slot_bytes)
+        layout = [(dtype, shape) for _, dtype, shape, words in parts if (_KIND, "tree") not in words] if self._is_fixed else []
+        self._check(layout)
+        return self._wrote(self._core.write(parts, timeout), layout)
 
-    def _wrote(self, written: tuple[int, int, bool]) -> int:
+    def _check(self, layout: _Layout) -> None:
+        """Raises where a layout was fixed, and this is another one."""
+        if self._is_fixed and self._layout is not None and layout != self._layout:
+            expected, found = _told(self._layout), _told(layout)
+            what = f"the message has {found}, and the layout of {self.name} was fixed to {expected} by its first message; nothing was written"
+            remedy = "write arrays of these types and shapes, or make the channel without fixed=True"
+            raise Invalid(what, "LAYOUT_MISMATCH", {"expected": expected, "found": found}, remedy=remedy)
+
+    def _wrote(self, written: tuple[int, int, bool], layout: _Layout) -> int:
         sequence, _, is_dropped = written
+        self._layout = layout
         self._dropped += is_dropped
         return sequence
 
@@ -120,14 +141,41 @@ class Message:
         for tensor in self._tensors:
             tensor.release()
 
-    def __enter__(self) -> Message:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<tensorlane.Message {self.sequence}, {len(self._tensors)} tensors>"
+        return f"<tensorlane.{type(self).__name__} {self.sequence}, {len(self._tensors)} tensors>"
+
+
+class SharedMessage(Message):
+    """A message that several reads give: `value` is one object for all of them, and the last release gives the place back."""
+
+    def __init__(self, message: Message, reads: int):
+        self.__dict__.update(message.__dict__)
+        self._left, self._made, self._making = reads, False, threading.Lock()
+        self._value: Value = None
+
+    @property
+    def value(self) -> Value:
+        """Value as it was written, made once: whoever changes a list or a dict of it changes it for every reader."""
+        with self._making:
+            if not self._made:
+                self._value = super().value
+                self._made = True
+            return self._value
+
+    def release(self) -> None:
+        """Notes that one of the reads needs it no more; after all of them the place goes back, as far as no array needs it."""
+        with self._making:
+            self._left -= 1
+            if self._left > 0:
+                return
+            self._value, self._made = None, False
+        super().release()
 
 
 class ChannelReader:
@@ -136,8 +184,8 @@ class ChannelReader:
     In a channel that drops, a slow reader misses messages: `Message.dropped` says how many just before, `dropped` how many in all.
     """
 
-    def __init__(self, name: str, core: Reader, *, pickle: bool = False):
-        self.name, self._core, self._pickle = name, core, pickle
+    def __init__(self, name: str, core: Reader, *, deadline: float, pickle: bool = False):
+        self.name, self.deadline, self._core, self._pickle = name, deadline, core, pickle
         self._dropped = self._told = 0
 
     @property
@@ -197,6 +245,13 @@ class ChannelReader:
         tensors = [Tensor(one) for one in acquired]
         return Message(sequence, plain, tensors, channel=self.name, dropped=dropped, pickle=self._pickle)
 
+    def cached(self, reads: int) -> CachedReader:
+        """The reader with a cache: each message is taken once, and is given to so many reads of this process, by any thread.
+
+        From then on messages are read by the cache alone.
+        """
+        return CachedReader(self, reads)
+
     def close(self) -> None:
         """Ends the reader; a read of it in another thread comes back. Arrays of messages stay as they are."""
         self._core.close()
@@ -218,6 +273,89 @@ class ChannelReader:
         return f"<tensorlane.ChannelReader {self.name!r} by {self.route}>"
 
 
+class CachedReader:
+    """A reader that gives each message to a number of reads, by any threads of the process, as the same object.
+
+    The first of them takes the message, and waits for it; the others have it at once. After the last one it is gone from here. Reads are
+    counted, and not who reads: each of so many consumers reads once for each message.
+    """
+
+    __iter__: None = None
+    """Loops would get each message several times."""
+
+    def __init__(self, reader: ChannelReader, reads: int):
+        self._reader, self._reads = reader, sizes.whole("reads", reads, sizes.MANY)
+        if self._reads == 0:
+            raise Invalid("reads is 0", remedy="give the number of reads of each message, at least 1")
+        # The message that was taken, as many times as it may still be read.
+        self._kept: deque[SharedMessage] = deque()
+        self._taking, self._closed, self._process = threading.Lock(), False, os.getpid()
+
+    @property
+    def name(self) -> str:
+        """Name of the channel, as the reader was given it."""
+        return self._reader.name
+
+    @property
+    def kept(self) -> int:
+        """Number of reads that have the message without a wait."""
+        return len(self._kept)
+
+    def read(self, *, timeout: float | None = None) -> SharedMessage | None:
+        """Gives the message that is kept, or takes the next one; None when the writer has finished and all was read.
+
+        Timeouts and errors are those of `ChannelReader.read`, and are not kept: the next read tries again. One thread takes a message
+        while others that have none wait for it.
+        """
+        if os.getpid() != self._process:
+            # Refused, as any read is in a forked child: places of messages are the parent's.
+            self._reader.read(timeout=0)
+        seconds = self._reader.deadline if timeout is None else timeout
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return self._kept.popleft()
+            except IndexError:
+                left = max(0.0, until - time.monotonic())
+            if not self._taking.acquire(timeout=-1 if left >= threading.TIMEOUT_MAX else left):
+                words = f"a message of {self.name}, which another thread waits for, did not come within {seconds:.3g} s"
+                raise Timeout(words, "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
+            try:
+                # Another thread may have taken one meanwhile.
+                if not self._kept:
+                    return self._taken(max(0.0, until - time.monotonic()))
+            finally:
+                self._taking.release()
+
+    def _taken(self, timeout: float) -> SharedMessage | None:
+        message = self._reader.read(timeout=timeout)
+        if message is None:
+            return None
+        shared = SharedMessage(message, self._reads)
+        self._kept.extend([shared] * (self._reads - 1))
+        if self._closed:
+            self._kept.clear()
+        return shared
+
+    def close(self) -> None:
+        """Ends the reader and lets go of what is kept; a read of it in another thread comes back. Arrays stay as they are."""
+        self._closed = True
+        self._reader.close()
+        self._kept.clear()
+
+    def __enter__(self) -> CachedReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a channel's reader stays in its process; pass the channel's name")
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.CachedReader of {self._reader!r}, {self._reads} reads of each message>"
+
+
 def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
     """A value as parts of a message: flat ones as arrays alone, others as a tree with the arrays behind it.
 
@@ -227,10 +365,11 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
         value = opaque.plain_of(value)
     if pickles and isinstance(value, (Mapping, list, tuple)) and type(value) not in trees.CONTAINERS:
         pass
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) or (opaque.is_mapping(value) and not pickles):
         # Neither the truth nor the iteration of a TensorDict is about its keys.
-        keys = list(value.keys())
-        if keys and all(map(_is_text, keys)) and (sources := trees.as_arrays(value.values())) is not None:
+        found = list(opaque.items(value))
+        keys = [key for key, _ in found]
+        if keys and all(map(_is_text, keys)) and (sources := trees.as_arrays(item for _, item in found)) is not None:
             return [_part(source, [(_KIND, "dict"), (_KEY, key)]) for key, source in zip(keys, sources)]
     elif isinstance(value, (list, tuple)):
         if value and (sources := trees.as_arrays(value)) is not None:
@@ -245,6 +384,11 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
 
 def _part(source: arrays.Source, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:
     return source.dense(), source.dtype, source.shape, list(metadata)
+
+
+def _told(layout: _Layout) -> str:
+    """A layout in words: `f32[3, 4], u8[2]`."""
+    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in layout) or "no array"
 
 
 def _is_text(key: Any) -> bool:

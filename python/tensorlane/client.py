@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, device as devices, files, gpu, loading, mutable, parts, reservation, sets, sizes, structures
+from . import arrays, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
 from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
@@ -22,6 +24,9 @@ from .watching import Watch
 
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
+
+_TRY = 1.0
+"""Seconds that an array has for its turn where the time for all of them is over, but no wait for room was in vain."""
 
 Item = tuple[Any, str, Sequence[int], Sequence[tuple[str, str]], dict[str, Any]]
 """An array as the native half takes it: bytes, dtype, shape, metadata, and how it is kept."""
@@ -130,10 +135,7 @@ class Client:
 
     def _put_all(self, keyed: list[tuple[str, str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
         """Stores arrays; each has a key for errors, and maybe a name."""
-        sources = [(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed]
-        together = [(source, kept) for source, kept in sources if source.on_gpu is None]
-        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], kept) for source, kept in together]
-        return self._in_order(sources, [source.on_gpu is not None for source, _ in sources], items)
+        return self._in_order([(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed])
 
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
@@ -141,31 +143,48 @@ class Client:
         source.write(memoryview(block))
         return self._core.seal(block, keeping)
 
-    def _stage(self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None) -> list[Stored]:
-        """Stores arrays for as long as their leases are held, each in the way that copies it once."""
+    def _stage(
+        self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None, within: float | None = None
+    ) -> list[Stored]:
+        """Stores arrays for as long as their leases are held, each in the way that copies it once; `within` is for all of them together."""
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        alone = [source.on_gpu is not None or (not source.is_dense and source.nbytes > _INLINE) for source in sources]
-        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, alone) if not apart]
-        return self._in_order([(source, keeping) for source in sources], alone, items)
+        return self._in_order([(source, keeping) for source in sources], within)
 
-    def _in_order(self, sources: list[tuple[arrays.Source, dict[str, Any]]], alone: list[bool], items: list[Item]) -> list[Stored]:
-        """Stores items together, and those that are alone one by one: all in the order of the sources, or none is leased."""
-        together = _all(self._core.put(items)) if items else []
-        stored: list[Stored] = []
+    def _in_order(self, sources: list[tuple[arrays.Source, dict[str, Any]]], within: float | None = None) -> list[Stored]:
+        """Stores arrays: large ones first, which need most room, then the small ones together. The first that fails ends it, and none is leased.
+
+        Each waits for room as long as its deadline says, or all of them `within` so many seconds.
+        """
+        until = math.inf if within is None else time.monotonic() + within
+        small = [at for at, (source, _) in enumerate(sources) if source.on_gpu is None and source.nbytes <= _INLINE]
+        stored: dict[int, Stored] = {}
+
+        def bounded(keeping: dict[str, Any]) -> dict[str, Any]:
+            if within is None:
+                return keeping
+            # Where copies took the time, what comes behind them is tried all the same.
+            return {**keeping, "deadline": max(until - time.monotonic(), min(within, _TRY))}
+
         try:
-            rest = iter(together)
-            for (source, keeping), apart in zip(sources, alone):
-                stored.append(self._alone(source, keeping) if apart else next(rest))
+            for at in sorted(set(range(len(sources))) - set(small)):
+                source, keeping = sources[at]
+                stored[at] = self._alone(source, bounded(keeping))
+            if small:
+                items: list[Item] = [_item(source, bounded(keeping)) for source, keeping in (sources[at] for at in small)]
+                stored.update(zip(small, _all(self._core.put(items))))
         except BaseException:
-            for one in (*together, *stored):
+            for one in stored.values():
                 one.release()
             raise
-        return stored
+        return [stored[at] for at in range(len(sources))]
 
     def _alone(self, source: arrays.Source, keeping: dict[str, Any]) -> Stored:
         if source.on_gpu is not None:
             return devices.put(self._core, source.on_gpu, [], keeping)
-        return self._written(source, [], keeping)
+        if not source.is_dense:
+            return self._written(source, [], keeping)
+        (stored,) = _all(self._core.put([_item(source, keeping)]))
+        return stored
 
     def empty(
         self,
@@ -300,7 +319,7 @@ class Client:
         Readers get all of one version or all of another. Version 7 of `policy` is named `policy@7` as well; `keep` is how
         many versions stay. With `expects`, nothing is published unless that is the latest version (0: there is none).
         """
-        if not isinstance(tree, Mapping):
+        if not opaque.is_mapping(tree):
             raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
         name, kept = sizes.text("the name", name), sizes.whole("keep", keep, sizes.MANY)
         latest = None if expects is None else sizes.whole("expects", expects)
@@ -404,18 +423,20 @@ class Client:
         readers_max: int = 0,
         policy: str = "block",
         pickle: bool = False,
+        fixed: bool = False,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
         The first write waits for `expect_readers` readers, so that none of them misses a message. The `policy` says what becomes of
         messages whose readers are slow: "block" waits for them; "drop_oldest" and "latest" wait for nobody, and a slow reader goes on
         at the oldest message that is there, or at the newest, and is told how many it missed. With `pickle`, messages may have
-        objects of any kind, for readers that say so, too.
+        objects of any kind, for readers that say so, too. With `fixed`, arrays of all messages are of the types and shapes of the first
+        one's: another message is LAYOUT_MISMATCH, and is not written.
         """
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
         core = self._core.channel_writer(name, sizes.whole("slots", slots, sizes.MANY), bytes_each, (many[0], many[1]), policy)
-        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle)
+        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed)
 
     def channel_reader(
         self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
@@ -426,7 +447,8 @@ class Client:
         2 let a loop keep one while it takes the next. With `pickle`, objects that the writer pickled are made here: who writes the
         channel can run what it likes in this process then.
         """
-        return ChannelReader(name, self._core.channel_reader(sizes.text("the name", name), oldest, sizes.whole("hold", hold, sizes.MANY), wait or 0.0), pickle=pickle)
+        core = self._core.channel_reader(sizes.text("the name", name), oldest, sizes.whole("hold", hold, sizes.MANY), wait or 0.0)
+        return ChannelReader(name, core, deadline=self.deadline, pickle=pickle)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind."""
@@ -511,6 +533,10 @@ def default() -> Client:
     """
     named = os.environ.get("TENSORLANE_SOCKETS", "")
     return _defaults.get(named) or _defaults.setdefault(named, connect())
+
+
+def _item(source: arrays.Source, keeping: dict[str, Any]) -> Item:
+    return source.dense(), source.dtype, source.shape, [], keeping
 
 
 def _all(results: list[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from . import arrays
+from . import arrays, opaque
 from . import rows as selecting
 from . import values as preparing
 from ._tensorlane import Cancel, Opened
@@ -342,7 +342,7 @@ def told(opened: Opened) -> SetStatus:
 
 def layout(leaves: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...]]]:
     """Key, dtype and row shape of each leaf that a mapping means: `(dtype, row shape)`, or an array of rows."""
-    if not isinstance(leaves, Mapping):
+    if not opaque.is_mapping(leaves):
         raise Unsupported(f"a {type(leaves).__name__} is no mapping", remedy="pass a dict of (dtype, row shape), or of arrays of rows")
     return [(key, *preparing.row_of(key, leaf)) for key, leaf in preparing.walked(leaves)]
 

@@ -1,13 +1,21 @@
-"""Arrays that are no block of plain elements: refused with what helps, before anything is read or written."""
+"""Arrays that are no block of plain elements: refused with what helps, before anything is read or written.
+
+And what tensordict has beside its TensorDict: values that it wrapped, classes with fields, stacks whose parts lie apart.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+import dataclasses
+import sys
+from typing import Any, Iterable, Mapping
 
 import numpy as np
 
 from . import dtypes
 from .errors import Unsupported
+
+STACK_DIM = "stack_dim"
+"""Key that says along which dimension the parts of a lazy stack, under `0`, `1` and so on, are stacked: as directories of tensordict say it."""
 
 _FIRST_LINE = 200
 """Characters of an error of torch that are told."""
@@ -22,6 +30,47 @@ def plain_of(x: Any) -> Any:
     """Value that tensordict wrapped; of a stack, lists of them."""
     is_stack = isinstance(x, Mapping)
     return x.tolist() if is_stack else x.data
+
+
+def is_mapping(x: Any) -> bool:
+    """Returns whether `x` has keys: a mapping, or a tensorclass, whose keys are its fields."""
+    return isinstance(x, Mapping) or _is_tensorclass(x)
+
+
+def is_lazy(x: Any) -> bool:
+    """Returns whether `x` is a lazy stack of tensordict, or a tensorclass over one: its parts lie apart, and may have different shapes."""
+    if _is_tensorclass(x):
+        return is_lazy(x._tensordict)
+    kind = getattr(sys.modules.get("tensordict"), "LazyStackedTensorDict", None)
+    return kind is not None and isinstance(x, kind) and not is_plain(x)
+
+
+def items(x: Any) -> Iterable[tuple[Any, Any]]:
+    """Keys and values of what has keys: of a tensorclass its fields; of a lazy stack its dimension, and its parts by their numbers."""
+    if is_lazy(x):
+        along = (x._tensordict if _is_tensorclass(x) else x).stack_dim
+        return [(STACK_DIM, along), *((str(at), part) for at, part in enumerate(x.unbind(along)))]
+    return stacked_items(x)
+
+
+def stacked_items(x: Any) -> Iterable[tuple[Any, Any]]:
+    """Keys and values of what has keys, those of a lazy stack stacked; or the error that its parts do not fit together."""
+    if not is_lazy(x):
+        return _fields(x) if _is_tensorclass(x) else x.items()
+    try:
+        return list(_fields(x) if _is_tensorclass(x) else x.items())
+    except (KeyError, RuntimeError) as error:
+        told = str(error).partition("\n")[0][:_FIRST_LINE]
+        what = f"the parts of the {type(x).__name__} do not fit together: {told}"
+        raise Unsupported(what, remedy="write rows of one shape and with the same keys, or publish it: a set keeps its parts apart") from None
+
+
+def _is_tensorclass(x: Any) -> bool:
+    return bool(getattr(type(x), "_is_tensorclass", False)) and not is_plain(x)
+
+
+def _fields(x: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(x, field.name)) for field in dataclasses.fields(x)]
 
 
 def check(x: Any) -> None:

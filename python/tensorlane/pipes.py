@@ -207,8 +207,8 @@ class Pipe:
     ) -> None:
         """Writes a message and waits until the other end has read it: `timeout` seconds, the client's deadline by default.
 
-        Room for the bytes is waited for as long, too. An array is copied into the shared memory once. A `Reservation` is sealed, and a `Stored` or `Reference` named, without
-        a copy. `about` are words for the reader of each tensor. `delivered` of the exception is "no" where the other end has
+        Room for all arrays together is waited for as long, too. An array is copied into the shared memory once. A `Reservation` is sealed,
+        and a `Stored` or `Reference` named, without a copy. `about` are words for the reader of each tensor. `delivered` of the exception is "no" where the other end has
         not seen the message and will not, else "unknown".
         """
         sent = _Sent(self._client, tensors, about, timeout)
@@ -328,7 +328,8 @@ class _Sent:
         sources = [None if isinstance(one, ready) else arrays.source_under(f"tensors[{at}]", one) for at, one in enumerate(tensors)]
         self.put: list[Stored] = []
         try:
-            self.put += client._stage([source for source in sources if source is not None], deadline=timeout)
+            within = client.deadline if timeout is None else timeout
+            self.put += client._stage([source for source in sources if source is not None], within=within)
             stored = iter(list(self.put))
             self._items: list[tuple[Reference, tuple[str, tuple[int, ...]] | None, bytes]] = []
             for one, source, word in zip(tensors, sources, words):

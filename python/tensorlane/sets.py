@@ -121,14 +121,14 @@ def flatten(tree: Mapping[str, Any]) -> Flat:
 def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, int], inside: set[int]) -> None:
     if id(tree) in inside:
         raise Invalid(f"{'/'.join(path)} is a mapping that holds itself", remedy="publish a tree")
-    for key, value in tree.items():
+    for key, value in opaque.items(tree):
         here = (*path, key)
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {'/'.join(path) or 'the set'} is no text", remedy="use str keys")
         sizes.text(f"the key {'/'.join(path)}{'/' if path else ''}", key)
         if opaque.is_plain(value):
             flat.nodes.append((list(here), _json(opaque.plain_of(value), here)))
-        elif isinstance(value, Mapping):
+        elif opaque.is_mapping(value):
             flat.nodes.append((list(here), _batch(value)))
             _flatten(value, here, flat, known, inside | {id(tree)})
         elif isinstance(value, PLAIN):
@@ -142,7 +142,9 @@ def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, i
 
 
 def _batch(tree: Mapping[str, Any]) -> list[int]:
-    """The batch shape of a mapping that has one, as those of tensordict do."""
+    """The batch shape of a mapping that has one, as those of tensordict do. Parts of a lazy stack have one each."""
+    if opaque.is_lazy(tree):
+        return []
     return [int(size) for size in getattr(tree, "batch_size", ())]
 
 

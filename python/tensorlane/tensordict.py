@@ -29,6 +29,8 @@ from . import values as preparing
 from .client import Client, connect, default
 from .errors import Error, Invalid, Unsupported
 from .mutable import LeafView, MutableSet
+from .sets import Set
+from .tensor import Tensor
 
 _KEY = "tensor"
 """Key of the only leaf of a tensor that is in no dict."""
@@ -336,7 +338,7 @@ class MemoryMappedTensorDict:
             self._entry(key)[:] = value
             return
         whole = self._whole_keys()
-        given = preparing.once(value) if isinstance(value, Mapping) else dict.fromkeys(whole, value)
+        given = preparing.once(value) if opaque.is_mapping(value) else dict.fromkeys(whole, value)
         for below in given:
             if below not in whole:
                 raise preparing.no_leaf(below, whole)
@@ -376,6 +378,27 @@ def load(target: str | MutableSet, *, device: Any = None, client: Client | None 
     else:
         whole = (client or default()).open_set(target)
     return _dict_over(whole, (), (whole.rows,), device)
+
+
+def to_tensordict(got: Set) -> Any:
+    """A real TensorDict of a set that was got, over the tensors of it: nothing that is large is copied.
+
+    Its plain values are `NonTensorData`. What was published as a lazy stack is one, and a tensorclass is `Class.from_tensordict(…)` of it.
+    """
+    library = _library()
+    if (count := len(got) - 1) > 0 and set(got) == {opaque.STACK_DIM, *map(str, range(count))}:
+        along, parts = got[opaque.STACK_DIM], [got[str(at)] for at in range(count)]
+        if isinstance(along, int) and all(isinstance(part, Set) for part in parts):
+            return library.LazyStackedTensorDict(*map(to_tensordict, parts), stack_dim=along)
+    made = library.TensorDict({}, batch_size=got.batch)
+    for key, node in got.items():
+        if isinstance(node, Set):
+            made[key] = to_tensordict(node)
+        elif isinstance(node, Tensor):
+            made[key] = node.torch()
+        else:
+            made.set_non_tensor(key, node)
+    return made
 
 
 def _dict_over(whole: MutableSet, path: tuple[str, ...], batch: Sequence[int], device: Any) -> MemoryMappedTensorDict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import cbor2
 import numpy as np
@@ -55,7 +55,7 @@ _MAPS = (dict, cbor2.frozendict)
 
 def as_array(x: Any) -> arrays.Source | None:
     """Reads what a message carries beside its tree; None for what is plain."""
-    if type(x) in _PLAIN or isinstance(x, (str, bytes, Mapping, list, tuple)):
+    if type(x) in _PLAIN or isinstance(x, (str, bytes, list, tuple)) or opaque.is_mapping(x):
         return None
     try:
         return arrays.source(x)
@@ -120,7 +120,7 @@ class _Writing:
         self._count(1)
         if not self._pickles and opaque.is_plain(x):
             return self.node(opaque.plain_of(x), path)
-        if kind is dict or kind is OrderedDict or (isinstance(x, Mapping) and not self._pickles):
+        if kind is dict or kind is OrderedDict or (opaque.is_mapping(x) and not self._pickles):
             return self._nested(x, path, self._dict)
         if kind is list or kind is tuple:
             return self._nested(x, path, self._items)
@@ -154,7 +154,7 @@ class _Writing:
 
     def _dict(self, x: Any, path: _Path) -> Any:
         made: dict[Any, Any] = {}
-        for key, item in x.items():
+        for key, item in opaque.items(x):
             if type(key) not in _KEYS:
                 self._culprit((path, key), f"under a key of type {type(key).__name__}")
             elif type(key) is int and key not in _INT_KEYS:

@@ -39,14 +39,14 @@ def walked(tree: Mapping[str, Any], path: tuple[str, ...] = (), inside: tuple[in
     """Keys of the leaves of a nested mapping, with what stands there."""
     if id(tree) in inside:
         raise Invalid(f"{joined(path)} is a mapping that holds itself", remedy="pass a tree")
-    for key, value in tree.items():
+    for key, value in opaque.stacked_items(tree):
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {joined(path) or 'the set'} is no text", remedy="use str keys")
         sizes.text(f"the key {joined(path)}{'/' if path else ''}", key)
         here = (*path, key)
         if opaque.is_plain(value):
             raise Unsupported(f"{joined(here)} is a plain value", remedy="leave it out: mutable sets have arrays alone")
-        if isinstance(value, Mapping):
+        if opaque.is_mapping(value):
             yield from walked(value, here, (*inside, id(tree)))
         else:
             yield joined(here), value
@@ -77,7 +77,7 @@ def row_of(key: str, leaf: Any) -> tuple[str, tuple[int, ...]]:
 
 def flat(values: Any, leaves: Mapping[str, Leaf]) -> dict[str, Any]:
     """Values by the keys of leaves. A number is for every leaf, and an array for the only one."""
-    if not isinstance(values, Mapping):
+    if not opaque.is_mapping(values):
         if isinstance(values, _NUMBERS):
             return {key: values for key in leaves}
         if len(leaves) != 1:

@@ -267,6 +267,26 @@ def test_a_policy_that_is_none_is_refused_with_those_there_are(client, name):
         client.channel_writer(name, policy="newest")
 
 
+def test_a_layout_that_is_fixed_is_held_to_and_the_error_names_both(client, name):
+    with client.channel_writer(name, fixed=True) as writer, client.channel_reader(name) as reader:
+        with pytest.raises(tensorlane.Invalid, match="TOO_LARGE"):
+            writer.write(np.zeros(1 << 20))
+        for step in range(2):
+            writer.write({"step": step, "obs": np.zeros((3, 4), np.float32), "mask": [np.ones(2, np.uint8)]})
+            assert reader.read().value["step"] == step
+        for wrong, found in (
+            ({"obs": np.zeros((3, 5), np.float32), "mask": [np.ones(2, np.uint8)]}, "f32[3, 5], u8[2]"),
+            ([np.zeros((3, 4), np.float64), np.ones(2, np.uint8)], "f64[3, 4], u8[2]"),
+            ({"step": 3}, "no array"),
+            (b"bytes", "no array"),
+        ):
+            with pytest.raises(tensorlane.Invalid) as refused:
+                writer.write(wrong)
+            assert refused.value.reason == "LAYOUT_MISMATCH"
+            assert refused.value.details == {"expected": "f32[3, 4], u8[2]", "found": found}
+        assert writer.write([np.zeros((3, 4), np.float32), np.ones(2, np.uint8)]) == 2, "what was refused was not written"
+
+
 def test_bytes_with_gaps_between_them_are_a_message(client, request):
     name = request.node.name
     with client.channel_writer(name) as writer, client.channel_reader(name) as reader:

@@ -17,6 +17,7 @@ SAID = {
     "weights.py": [f"worker {number} has version 5" for number in range(3)],
     "kv_blocks.py": ["decode has 112 tokens of 4 layers"],
     "parameter_server.py": ["the server has applied 30 gradients", *(f"worker {number} has made 10 steps" for number in range(3))],
+    "pipeline.py": [f"decoder {number} has read 100 steps" for number in range(2)],
     "dataset.py": ["1000 rows in 32 batches, 2 times"],
     "ray_weights.py": [f"worker {number} has the weights of step 5" for number in range(2)],
     "tensordict_rpc.py": ["check all ones [1, 1, 1, 1, 1]", "check the others 0"],
@@ -42,12 +43,19 @@ def test_an_example_says_what_it_should(name):
 # Ray's finds sidecars that are there in test_ray_two_nodes.py.
 @pytest.mark.parametrize("name", [name for name in SAID if not name.startswith("ray_")])
 def test_an_example_uses_the_sidecar_that_is_there_and_leaves_no_lease(name, sidecar, client):
-    before = client.status()
+    before, names = client.status(), set(client.names())
     assert ran(name, TENSORLANE_SOCKETS=sidecar.directory) == SAID[name]
-    # What a set has is leased by its names.
-    client.unname(*client.names("policy"))
-    assert not client.mutable_sets()
+    assert set(client.names()) <= names and not client.mutable_sets()
     until("its leases are gone", lambda: client.status().leases <= before.leases)
+
+
+@pytest.mark.parametrize("name", [*SAID, *RUN_ELSEWHERE])
+def test_an_example_tells_at_its_head_how_it_is_started_and_what_it_prints(name):
+    head = (EXAMPLES / name).read_text().split('"""')[1]
+    assert f"python examples/{name} " in head
+    # Of lines that differ by a number the first one stands for all.
+    for line in SAID.get(name, []):
+        assert f"`{line}`" in head or any(f"`{line.replace(str(number), '0', 1)}`" in head for number in range(1, 3))
 
 
 def test_every_example_is_run_and_is_short_enough_to_be_read():
