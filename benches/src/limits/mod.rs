@@ -5,6 +5,7 @@
 pub mod bulk;
 pub mod calls;
 pub mod chain;
+mod compiled;
 pub mod ends;
 mod fetch;
 pub mod futex;
