@@ -19,6 +19,7 @@ mod gpu;
 mod groups;
 mod local;
 mod paths;
+mod pipes;
 mod py_get;
 mod report;
 mod rows;
@@ -54,6 +55,8 @@ enum What {
     Paths(PathsOptions),
     /// Messages to another process through rings of shared memory, and to another host.
     Channels(SomeOptions),
+    /// Messages that are read by descriptor, allocation and read, in the pod and between hosts.
+    Pipes(SomeOptions),
     /// GPU memory within a pod: put and got, beside what the driver does by itself.
     Gpu(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
@@ -69,6 +72,9 @@ enum What {
     /// A process at the other end of channels.
     #[command(hide = true)]
     ChannelEnd(channels::ChannelEnd),
+    /// A process at the other end of a pipe.
+    #[command(hide = true)]
+    PipeEnd(pipes::PipeEnd),
     /// A process that gets tensors in GPU memory.
     #[command(hide = true)]
     GpuReader(gpu::Reader),
@@ -120,12 +126,14 @@ fn main() -> ExitCode {
         What::Tcp(options) => measure(&options, Vec::new(), style, tcp::run),
         What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
         What::Channels(options) => some(options, &channels::GROUPS, style),
+        What::Pipes(options) => some(options, &pipes::GROUPS, style),
         What::Gpu(options) => measure(&options, Vec::new(), style, gpu::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
         What::Calls(options) => calls::run(&options, style),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Echo(echo) => echo.run().map(|()| ExitCode::SUCCESS),
         What::ChannelEnd(end) => end.run().map(|()| ExitCode::SUCCESS),
+        What::PipeEnd(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::GpuReader(reader) => reader.run().map(|()| ExitCode::SUCCESS),
         What::PyGet(getter) => getter.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),

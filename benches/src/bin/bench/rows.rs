@@ -1,6 +1,7 @@
 //! The rows: what each is measured against, and what it must reach.
 
 pub(crate) mod channels;
+pub(crate) mod pipes;
 
 use tensorlane_benches::pairs::Pair;
 use tensorlane_benches::stats::{self, Spread};
