@@ -9,6 +9,7 @@ mod compiled;
 pub mod ends;
 mod fetch;
 pub mod futex;
+pub mod gather;
 pub mod gloo;
 pub mod iperf;
 pub mod memory;

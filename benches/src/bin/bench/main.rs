@@ -23,6 +23,7 @@ mod pipes;
 mod py_get;
 mod report;
 mod rows;
+mod sets;
 mod shm;
 mod tcp;
 
@@ -57,6 +58,8 @@ enum What {
     Channels(SomeOptions),
     /// Messages that are read by descriptor, allocation and read, in the pod and between hosts.
     Pipes(SomeOptions),
+    /// Sets: rows that are read and committed, directories, versions.
+    Sets(SomeOptions),
     /// GPU memory within a pod: put and got, beside what the driver does by itself.
     Gpu(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
         What::Channels(options) => some(options, &channels::GROUPS, style),
         What::Pipes(options) => some(options, &pipes::GROUPS, style),
+        What::Sets(options) => some(options, &sets::GROUPS, style),
         What::Gpu(options) => measure(&options, Vec::new(), style, gpu::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
         What::Calls(options) => calls::run(&options, style),

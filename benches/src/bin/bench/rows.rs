@@ -2,6 +2,7 @@
 
 pub(crate) mod channels;
 pub(crate) mod pipes;
+pub(crate) mod sets;
 
 use tensorlane_benches::pairs::Pair;
 use tensorlane_benches::stats::{self, Spread};
