@@ -15,7 +15,8 @@ const COMPILER: &str = "cc";
 /// # Errors
 /// There is no C compiler, or it refuses the program.
 pub(super) fn compiled(scratch: &Scratch, name: &str, text: &str) -> Result<PathBuf> {
-    let (source, program) = (scratch.path().join(format!("{name}.c")), scratch.path().join(name));
+    let (source, program) =
+        (scratch.path().join(format!("{name}.c")), scratch.path().join(format!("{name}.program")));
     std::fs::write(&source, text)?;
     let output = Command::new(COMPILER).args(["-O2", "-o"]).arg(&program).arg(&source).output();
     let output = output.with_context(|| format!("`{COMPILER}` cannot be started: install a C compiler"))?;

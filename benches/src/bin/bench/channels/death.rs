@@ -23,18 +23,22 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     bench.progress("death: readers are killed while a write waits for them");
     let scratch = Scratch::make()?;
     let sidecar = Sidecar::start(&SidecarOptions::new("death", ARENA), &bench.programs, &scratch)?;
-    let pairs = alone(PAIRS, 1, || kill(&sidecar))?;
+    let mut number = 0;
+    let pairs = alone(PAIRS, 1, || {
+        number += 1;
+        kill(&sidecar, &format!("death-{number}"))
+    })?;
     sidecar.end()?;
     Ok(vec![Measured::new(&channels::DEATH, pairs)])
 }
 
 /// Milliseconds from the signal until the write is done.
-fn kill(sidecar: &Sidecar) -> Result<f64> {
+fn kill(sidecar: &Sidecar, channel: &str) -> Result<f64> {
     let client = sidecar.client()?;
-    let spec = ChannelSpec::new("death").slots(SLOTS).slot_bytes(SMALL as u64);
+    let spec = ChannelSpec::new(channel).slots(SLOTS).slot_bytes(SMALL as u64);
     let mut writer = client.channel_writer(&spec)?;
     let mut far = Far::start(sidecar, None)?;
-    far.attach("death")?;
+    far.attach(channel)?;
     for _ in 0..SLOTS {
         writer.write_bytes(&[7; SMALL], LONG)?;
     }

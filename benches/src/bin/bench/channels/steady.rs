@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use tensorlane_benches::pairs::Pair;
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
-use tensorlane_client::SESSION_SOCKET;
 use tensorlane_client::channel::{ChannelSpec, ChannelWriter};
 use tensorlane_memory::heap::CountingAllocator;
 
@@ -71,27 +70,31 @@ fn pass(writer: &mut ChannelWriter, far: &mut Far, count: u64) -> Result<Passed>
     Ok(Passed { allocations: here + reading.allocations, rate: count as f64 / (reading.at - begun) })
 }
 
-/// Bytes that lie unread in the session sockets of a sidecar.
+/// Bytes that lie unread in the sockets of a sidecar.
 fn unread_bytes(sidecar: &Sidecar) -> Result<u64> {
     let output = Command::new("ss").args(["--no-header", "--unix", "--all"]).output();
     let output = output.context("`ss` (of iproute2) cannot be started")?;
     let said = String::from_utf8_lossy(&output.stdout);
-    counted(&said, &sidecar.sockets().join(SESSION_SOCKET))
+    counted(&said, sidecar.sockets())
 }
 
-/// The sum of what `ss` says of the connections to a socket.
-fn counted(said: &str, socket: &Path) -> Result<u64> {
-    let socket = socket.display().to_string();
+/// The sum of what `ss` says of the connections to sockets of a directory, by the names with which they were made.
+fn counted(said: &str, directory: &Path) -> Result<u64> {
     let mut bytes = Vec::new();
     for line in said.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         if let [_, "ESTAB", unread, _, local, ..] = words[..]
-            && local == socket
+            && Path::new(local).starts_with(directory)
         {
             bytes.push(unread.parse::<u64>().with_context(|| format!("`ss` says {line:?}"))?);
         }
     }
-    ensure!(bytes.len() >= 2, "`ss` should list both sessions at {socket}, and lists {}", bytes.len());
+    ensure!(
+        bytes.len() >= 2,
+        "`ss` should list both sessions at {}, and lists {}",
+        directory.display(),
+        bytes.len()
+    );
     Ok(bytes.iter().sum())
 }
 
@@ -101,10 +104,10 @@ mod tests {
 
     #[test]
     fn unread_bytes_are_those_of_one_socket_and_of_connections_alone() {
-        let said = "u_str LISTEN 0 128 /t/a/session.sock 1 * 0\nu_str ESTAB 3 0 /t/a/session.sock 2 * 3\n\
-                    u_str ESTAB 4 0 /t/a/session.sock 4 * 5\n\
-                    u_str ESTAB 9 9 * 5 * 4\nu_str ESTAB 8 0 /t/b/session.sock 6 * 7\n";
-        assert_eq!(counted(said, Path::new("/t/a/session.sock")).unwrap(), 7);
-        assert!(counted(said, Path::new("/t/b/session.sock")).is_err(), "one session is too few");
+        let said = "u_str LISTEN 0 128 /t/a/session.new 1 * 0\nu_str ESTAB 3 0 /t/a/session.new 2 * 3\n\
+                    u_str ESTAB 4 0 /t/a/session.new 4 * 5\n\
+                    u_str ESTAB 9 9 * 5 * 4\nu_str ESTAB 8 0 /t/b/session.new 6 * 7\n";
+        assert_eq!(counted(said, Path::new("/t/a")).unwrap(), 7);
+        assert!(counted(said, Path::new("/t/b")).is_err(), "one session is too few");
     }
 }

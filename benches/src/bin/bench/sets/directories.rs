@@ -48,7 +48,10 @@ pub(super) fn copies(bench: &Bench) -> Result<Vec<Measured>> {
 
     let exported = beside_cp(bench, &sets::EXPORT_1G, [&source, &place("copy")], || {
         let to = place("export");
-        let took = seconds(|| Ok(drop(export(&tree, &to, false, |_, _| ())?)))?;
+        let took = seconds(|| {
+            export(&tree, &to, false, |_, _| ())?;
+            Ok(())
+        })?;
         fs::remove_dir_all(to)?;
         Ok(took)
     })?;

@@ -63,7 +63,10 @@ fn create(client: &Client, root: &Path) -> Result<Measured> {
         number += 1;
         let name = format!("set-{number}");
         let spec = spec(&name).files(&files(&name));
-        let took = seconds(|| Ok(drop(client.create_set(&spec)?)))?;
+        let took = seconds(|| {
+            client.create_set(&spec)?;
+            Ok(())
+        })?;
         let directory = root.join(&name);
         let bytes = fs::metadata(directory.join(format!("{LEAF}.memmap")))?.len();
         ensure!(bytes >= ROWS * ROW.iter().product::<u64>(), "the file has {bytes} bytes");
