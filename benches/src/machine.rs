@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use anyhow::{Context, Result};
+
 use crate::cores::Cores;
 
 /// Line with processor, cores, memory, kernel.
@@ -16,6 +18,26 @@ pub fn description(cores: Cores) -> String {
 /// The congestion control of new TCP connections.
 pub fn congestion_control() -> String {
     line("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_else(|| "unknown".into())
+}
+
+/// Bytes of a field of a file of the kernel that has them in `kB`, such as `VmPTE:` of `/proc/self/status`.
+///
+/// # Errors
+/// There is no such file or field.
+pub fn bytes_of(file: &str, field: &str) -> Result<u64> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(field));
+    let value = value.and_then(|value| value.trim().strip_suffix(" kB"));
+    let value = value.with_context(|| format!("{file} has no {field}"))?;
+    Ok(value.trim().parse::<u64>()? << 10)
+}
+
+/// Bytes of memory that may be taken without anything being driven out.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn available_memory() -> Result<u64> {
+    bytes_of("/proc/meminfo", "MemAvailable:")
 }
 
 fn gibibytes(kibibytes: &str) -> Option<f64> {

@@ -76,6 +76,18 @@ impl Process {
         Ok(now)
     }
 
+    /// Stops it with SIGSTOP, until what this gives is dropped.
+    ///
+    /// # Errors
+    /// It is gone already.
+    pub fn stopped(&self) -> Result<Stopped<'_>> {
+        if let Some(status) = self.ended()? {
+            bail!("{} ended before it was to be stopped: {status}", self.what);
+        }
+        kill_process(self.pid, Signal::STOP).with_context(|| format!("cannot stop {}", self.what))?;
+        Ok(Stopped(self))
+    }
+
     /// Asks it to end with SIGTERM, waits, and gives its exit status.
     ///
     /// # Errors
@@ -84,6 +96,17 @@ impl Process {
         let ended = end(&self.child, self.pid, PATIENCE)?;
         let limit = PATIENCE.as_secs();
         ended.with_context(|| format!("{} did not end within {limit} s of SIGTERM and was killed", self.what))
+    }
+}
+
+/// A process that is stopped. Dropped, it goes on.
+#[derive(Debug)]
+pub struct Stopped<'a>(&'a Process);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // One that was ended meanwhile is collected by its owner, so the id is still its own.
+        let _ = kill_process(self.0.pid, Signal::CONT);
     }
 }
 

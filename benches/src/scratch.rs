@@ -20,8 +20,21 @@ impl Scratch {
     /// # Errors
     /// It could not be made.
     pub fn make() -> Result<Self> {
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// Makes one on the tmpfs that Linux has for shared memory.
+    ///
+    /// # Errors
+    /// There is none, or it could not be made.
+    pub fn in_memory() -> Result<Self> {
+        Self::below(Path::new("/dev/shm"))
+    }
+
+    fn below(directory: &Path) -> Result<Self> {
         // A short name: the path of a Unix socket has 107 bytes.
-        let made = tempfile::Builder::new().prefix("tl-").tempdir().context("cannot make a directory")?;
+        let made = tempfile::Builder::new().prefix("tl-").tempdir_in(directory);
+        let made = made.with_context(|| format!("cannot make a directory in {}", directory.display()))?;
         let path = made.keep();
         let gone = path.clone();
         let undo = Undo::with(move || drop(fs::remove_dir_all(gone)));

@@ -39,6 +39,13 @@ pub fn page(number: usize) -> Vec<u8> {
     word.repeat(PAGE / word.len())
 }
 
+/// Bytes of a large tensor, whose pages are told apart.
+pub fn content(bytes: usize) -> Vec<u8> {
+    let mut content: Vec<u8> = (0..bytes.div_ceil(PAGE)).flat_map(page).collect();
+    content.truncate(bytes);
+    content
+}
+
 /// Waits until the sidecar has populated what it wants to have ready.
 ///
 /// # Errors

@@ -35,6 +35,10 @@ const PEERS: &str = "TENSORLANE_BENCH_PEERS";
 /// Tells the program which Python has torch.
 const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
 
+/// Kinds of rows that are measured together.
+const KINDS: [&str; 10] =
+    ["local", "tcp", "paths", "channels", "pipes", "sets", "gpu", "cluster", "calls", "python"];
+
 /// Options: what is measured.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -49,18 +53,21 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
     let with_gloo = words.iter().any(|word| word == WITH_GLOO);
     let arguments: Vec<String> = words.iter().filter(|word| *word != WITH_GLOO).cloned().collect();
     match arguments.first().map(String::as_str) {
-        Some("local" | "tcp" | "channels" | "gpu" | "cluster" | "calls" | "python") if with_gloo => {
+        Some(what) if with_gloo && what != "paths" && KINDS.contains(&what) => {
             Err(Failure::usage(format!("`{WITH_GLOO}` goes with `bench paths` alone")))
         }
-        Some("local" | "tcp" | "paths" | "channels" | "gpu" | "cluster" | "calls" | "python") => {
-            Ok(Options { arguments, with_gloo })
-        }
-        Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths`, `channels`, `gpu`, `cluster`, `calls` or `python`, not `{other}`"
-        ))),
-        None => Err(Failure::usage(
-            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `channels`, `gpu`, `cluster`, `calls` or `python`",
-        )),
+        Some(what) if KINDS.contains(&what) => Ok(Options { arguments, with_gloo }),
+        Some(other) => Err(Failure::usage(format!("`bench` measures {}, not `{other}`", kinds()))),
+        None => Err(Failure::usage(format!("`bench` needs to know what to measure: {}", kinds()))),
+    }
+}
+
+/// `a`, `b` or `c`, for messages.
+fn kinds() -> String {
+    let quoted: Vec<String> = KINDS.iter().map(|kind| format!("`{kind}`")).collect();
+    match quoted.split_last() {
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 
@@ -141,9 +148,15 @@ mod tests {
         assert_eq!(parsed("paths --only overhead"), Ok(plain));
         let with = Options { arguments: words("paths --runs 1"), with_gloo: true };
         assert_eq!(parsed("paths --with-gloo --runs 1"), Ok(with));
+        assert_eq!(
+            parsed("sets --only set.create"),
+            Ok(Options { arguments: words("sets --only set.create"), with_gloo: false })
+        );
         let what = parsed("local --with-gloo").unwrap_err();
         assert!(what.contains("`bench paths` alone"), "{what}");
         assert!(parsed("--with-gloo").is_err());
+        let what = parsed("nothing").unwrap_err();
+        assert!(what.contains("`pipes`, `sets`") && what.contains("or `python`, not `nothing`"), "{what}");
         let line = "python --with-peers --dist --json a.json";
         assert_eq!(parsed(line), Ok(Options { arguments: words(line), with_gloo: false }));
     }

@@ -78,8 +78,10 @@ pub(crate) fn help() -> String {
   demo [--fast]                 builds everything, fetches real weights, and shows two sidecars at work
   test [--quick] [--fail-fast] [--only PART]...
                                 runs every part below (with --quick those marked *) and prints one table
-  bench local|tcp|paths|channels|gpu|cluster [--json FILE] [--runs N]
+  bench local|tcp|paths|channels|pipes|sets|gpu|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
+  bench paths|channels|pipes|sets --only ROW
+                                that row alone; again for more
   bench paths --with-gloo       the same with gloo, for which it fetches torch (some 4 GB) where it is not here
   bench calls [--turns N]       what calls take over TLS and on a QUIC stream where packets are lost, without us and
                                 between two sidecars
@@ -243,7 +245,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`channels`, `gpu`, `cluster`, `calls` or `python`"),
+            ("bench", "`channels`, `pipes`, `sets`, `gpu`, `cluster`, `calls` or `python`"),
             ("bench udp", "`udp`"),
             ("soak long", "`long`"),
             ("generate now", "`now`"),

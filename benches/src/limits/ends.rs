@@ -24,15 +24,19 @@ pub enum End {
         /// Path of the socket to listen on.
         socket: PathBuf,
     },
-    /// Answers 64 bytes with 4 KiB over TCP.
+    /// Answers 64 bytes over TCP.
     TcpAnswer {
         /// Address to listen on.
         address: SocketAddr,
+        /// Bytes of an answer.
+        bytes: usize,
     },
     /// Makes such round trips; a number of them is asked for, their median in microseconds is answered.
     TcpAsk {
         /// Address to ask.
         address: SocketAddr,
+        /// Bytes of an answer.
+        bytes: usize,
     },
     /// Answers calls of 200 bytes with as many as they ask for.
     CallsAnswer {
@@ -116,8 +120,8 @@ impl End {
     pub fn run(self) -> Result<()> {
         match self {
             Self::UnixEcho { socket } => round_trip::unix_echo(&socket),
-            Self::TcpAnswer { address } => round_trip::tcp_answer(address),
-            Self::TcpAsk { address } => round_trip::tcp_ask(address),
+            Self::TcpAnswer { address, bytes } => round_trip::tcp_answer(address, bytes),
+            Self::TcpAsk { address, bytes } => round_trip::tcp_ask(address, bytes),
             Self::CallsAnswer { address, over } => calls::answer(address, over),
             Self::CallsAsk { address, over } => calls::ask(address, over),
             Self::TlsSend { address, bytes } => tls::send(address, bytes),

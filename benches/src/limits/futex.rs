@@ -1,15 +1,12 @@
 //! A futex ping-pong between two C processes: the least that a message to another process and its answer cost.
 
-use std::process::Command;
+use anyhow::Result;
 
-use anyhow::{Context, Result, ensure};
-
+use super::compiled::compiled;
 use crate::scratch::Scratch;
 use crate::worker::{At, Worker};
 
 const SOURCE: &str = include_str!("futex_ping_pong.c");
-/// Compiler of C, as POSIX names it.
-const COMPILER: &str = "cc";
 
 /// Two C processes that share a memfd: 64 bytes there and back, both asleep while they wait.
 #[derive(Debug)]
@@ -23,13 +20,7 @@ impl FutexPingPong {
     /// # Errors
     /// There is no C compiler, or the program does not start.
     pub fn start(scratch: &Scratch, [near, far]: [usize; 2]) -> Result<Self> {
-        let (source, program) = (scratch.path().join("ping_pong.c"), scratch.path().join("ping_pong"));
-        std::fs::write(&source, SOURCE)?;
-        let output = Command::new(COMPILER).args(["-O2", "-o"]).arg(&program).arg(&source).output();
-        let output =
-            output.with_context(|| format!("`{COMPILER}` cannot be started: install a C compiler"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "`{COMPILER}` does not compile the ping-pong: {said}");
+        let program = compiled(scratch, "futex_ping_pong", SOURCE)?;
         let at = At { core: Some(near), ..At::default() };
         let ask = Worker::start_program(at, &program, &[far.to_string().as_ref()], &[])?;
         Ok(Self { ask })

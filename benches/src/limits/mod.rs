@@ -5,9 +5,11 @@
 pub mod bulk;
 pub mod calls;
 pub mod chain;
+mod compiled;
 pub mod ends;
 mod fetch;
 pub mod futex;
+pub mod gather;
 pub mod gloo;
 pub mod iperf;
 pub mod memory;

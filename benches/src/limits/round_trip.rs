@@ -16,9 +16,9 @@ use crate::scratch::Scratch;
 use crate::worker::{self, At, Worker};
 
 /// Bytes of a question, and of an answer over a Unix socket: about what a request for one tensor has.
-const SMALL: usize = 64;
-/// Bytes of an answer over TCP.
-const PAGE: usize = 4096;
+pub const SMALL: usize = 64;
+/// Bytes of an answer that has a small tensor in it.
+pub const PAGE: usize = 4096;
 
 /// Round trips of 64 bytes over a Unix stream socket to another process.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl UnixRoundTrip {
     }
 }
 
-/// Round trips over TCP between two hosts: 64 bytes there, 4 KiB back.
+/// Round trips over TCP between two hosts: 64 bytes there, an answer back.
 #[derive(Debug)]
 pub struct TcpRoundTrip {
     ask: Worker,
@@ -60,14 +60,14 @@ pub struct TcpRoundTrip {
 }
 
 impl TcpRoundTrip {
-    /// Starts both ends: who answers on host A, who asks on host B, each on a core if one is named.
+    /// Starts both ends: who answers with so many bytes on host A, who asks on host B, each on a core if one is named.
     ///
     /// # Errors
     /// They do not start.
-    pub fn start(hosts: &TwoHosts, cores: [Option<usize>; 2]) -> Result<Self> {
-        let address = hosts.a.free_address()?.to_string();
+    pub fn start(hosts: &TwoHosts, cores: [Option<usize>; 2], answer: usize) -> Result<Self> {
+        let (address, bytes) = (hosts.a.free_address()?.to_string(), answer.to_string());
         let start = |host, core, word: &str| {
-            ends::start(At { host: Some(host), core }, &[word.as_ref(), address.as_ref()])
+            ends::start(At { host: Some(host), core }, &[word.as_ref(), address.as_ref(), bytes.as_ref()])
         };
         let answer = start(&hosts.a, cores[0], "tcp-answer")?;
         let ask = start(&hosts.b, cores[1], "tcp-ask")?;
@@ -92,25 +92,25 @@ pub(super) fn unix_echo(socket: &Path) -> Result<()> {
     worker::ready_until_end_of_input()
 }
 
-pub(super) fn tcp_answer(address: SocketAddr) -> Result<()> {
+pub(super) fn tcp_answer(address: SocketAddr, bytes: usize) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("at {address}"))?;
     thread::spawn(move || {
         let (stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        answer(stream, &[7; PAGE])
+        answer(stream, &vec![7; bytes])
     });
     worker::ready_until_end_of_input()
 }
 
-pub(super) fn tcp_ask(address: SocketAddr) -> Result<()> {
+pub(super) fn tcp_ask(address: SocketAddr, bytes: usize) -> Result<()> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("to {address}"))?;
     stream.set_nodelay(true)?;
-    let mut page = [0; PAGE];
+    let mut answer = vec![0; bytes];
     worker::say(&true)?;
     worker::serve(|count: usize| {
         pairs::median_us(count, || {
             stream.write_all(&[7; SMALL])?;
-            Ok(stream.read_exact(&mut page)?)
+            Ok(stream.read_exact(&mut answer)?)
         })
     })
 }

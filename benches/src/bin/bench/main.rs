@@ -3,27 +3,36 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use tensorlane_benches::cores::Cores;
 use tensorlane_benches::limits::End;
 use tensorlane_benches::style::Style;
 use tensorlane_benches::{machine, sidecar, undo};
+use tensorlane_memory::heap::CountingAllocator;
 
 mod calls;
 mod channels;
 mod cluster;
 mod gpu;
+mod groups;
 mod local;
 mod paths;
+mod pipes;
 mod py_get;
 mod report;
 mod rows;
+mod sets;
 mod shm;
 mod tcp;
 
+use groups::Group;
 use rows::Measured;
+
+/// Counts, for the rows that allocate nothing.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Pairs of every row: value and limit, one after the other.
 const PAIRS: usize = 15;
@@ -45,8 +54,12 @@ enum What {
     Tcp(Options),
     /// Every path between two sidecars, beside the best that plain sockets do.
     Paths(PathsOptions),
-    /// Messages to another process through rings of shared memory.
-    Channels(Options),
+    /// Messages to another process through rings of shared memory, and to another host.
+    Channels(SomeOptions),
+    /// Messages that are read by descriptor, allocation and read, in the pod and between hosts.
+    Pipes(SomeOptions),
+    /// Sets: rows that are read and committed, directories, versions.
+    Sets(SomeOptions),
     /// GPU memory within a pod: put and got, beside what the driver does by itself.
     Gpu(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
@@ -59,6 +72,12 @@ enum What {
     /// A process that answers messages.
     #[command(hide = true)]
     Echo(channels::Echo),
+    /// A process at the other end of channels.
+    #[command(hide = true)]
+    ChannelEnd(channels::ChannelEnd),
+    /// A process at the other end of a pipe.
+    #[command(hide = true)]
+    PipeEnd(pipes::PipeEnd),
     /// A process that gets tensors in GPU memory.
     #[command(hide = true)]
     GpuReader(gpu::Reader),
@@ -89,6 +108,15 @@ struct PathsOptions {
     only: Vec<String>,
 }
 
+#[derive(Debug, clap::Args)]
+struct SomeOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Measures these rows alone; again for each.
+    #[arg(long, value_name = "ROW")]
+    only: Vec<String>,
+}
+
 /// The rows that can be asked for.
 fn row_names() -> PossibleValuesParser {
     PossibleValuesParser::new(paths::rows().map(|row| row.name))
@@ -100,12 +128,16 @@ fn main() -> ExitCode {
         What::Local(options) => measure(&options, Vec::new(), style, local::run),
         What::Tcp(options) => measure(&options, Vec::new(), style, tcp::run),
         What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
-        What::Channels(options) => measure(&options, Vec::new(), style, channels::run),
+        What::Channels(options) => some(options, &channels::GROUPS, style),
+        What::Pipes(options) => some(options, &pipes::GROUPS, style),
+        What::Sets(options) => some(options, &sets::GROUPS, style),
         What::Gpu(options) => measure(&options, Vec::new(), style, gpu::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
         What::Calls(options) => calls::run(&options, style),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Echo(echo) => echo.run().map(|()| ExitCode::SUCCESS),
+        What::ChannelEnd(end) => end.run().map(|()| ExitCode::SUCCESS),
+        What::PipeEnd(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::GpuReader(reader) => reader.run().map(|()| ExitCode::SUCCESS),
         What::PyGet(getter) => getter.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
@@ -117,12 +149,22 @@ fn main() -> ExitCode {
     })
 }
 
+/// Those groups of which a row is asked for.
+fn some(options: SomeOptions, groups: &'static [Group], style: Style) -> Result<ExitCode> {
+    let SomeOptions { options, only } = options;
+    let names: Vec<&str> = groups::rows(groups).map(|row| row.name).collect();
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("no row is called {unknown:?}; these are: {}", names.join(", "));
+    }
+    measure(&options, only, style, |bench| Ok(groups::measure(bench, groups)))
+}
+
 /// Everything several times, the table of the runs in the middle, the file, and what was missed.
 fn measure(
     options: &Options,
     only: Vec<String>,
     style: Style,
-    run: fn(&Bench) -> Result<Vec<Measured>>,
+    run: impl Fn(&Bench) -> Result<Vec<Measured>>,
 ) -> Result<ExitCode> {
     undo::on_signals().context("cannot wait for signals")?;
     let bench = Bench { cores: Cores::here()?, programs: sidecar::programs()?, style, only };

@@ -1,5 +1,9 @@
 //! The rows: what each is measured against, and what it must reach.
 
+pub(crate) mod channels;
+pub(crate) mod pipes;
+pub(crate) mod sets;
+
 use tensorlane_benches::pairs::Pair;
 use tensorlane_benches::stats::{self, Spread};
 
@@ -64,12 +68,6 @@ pub(crate) static RECLAIM_AFTER_SIGKILL_1G: Row = row(
     "ms",
     "none; from SIGKILL until all is free, 1 GiB mapped and 1,000 leases",
     Bound::Reported,
-);
-pub(crate) static PINGPONG_POD: Row = row(
-    "chan.pingpong_pod",
-    "us",
-    "64 bytes there and back between two C processes that wake each other by futex",
-    Bound::RatioAtMost(1.5),
 );
 pub(crate) static GET_256M_TLS: Row = row(
     "tcp.get_256m_tls",

@@ -7,7 +7,7 @@ use tensorlane_benches::hosts::TwoHosts;
 use tensorlane_benches::limits::round_trip::UnixRoundTrip;
 use tensorlane_benches::pairs::{alone, interleaved, median_us};
 use tensorlane_benches::scratch::Scratch;
-use tensorlane_benches::{cores, tensors};
+use tensorlane_benches::{cores, machine, tensors};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
 use tensorlane_proto::Transport;
 use tensorlane_proto::negotiate::Require;
@@ -97,20 +97,12 @@ fn breach(grown: u64) -> Option<String> {
 
 /// Bytes of page tables of this process.
 fn page_tables() -> Result<u64> {
-    kilobytes("/proc/self/status", "VmPTE:")
+    machine::bytes_of("/proc/self/status", "VmPTE:")
 }
 
 /// Bytes of shared memory of the whole machine.
 fn shared_memory() -> Result<u64> {
-    kilobytes("/proc/meminfo", "Shmem:")
-}
-
-fn kilobytes(file: &str, field: &str) -> Result<u64> {
-    let text = std::fs::read_to_string(file)?;
-    let value = text.lines().find_map(|line| line.strip_prefix(field));
-    let value =
-        value.and_then(|value| value.trim().strip_suffix(" kB")).with_context(|| format!("no {field}"))?;
-    Ok(value.trim().parse::<u64>()? << 10)
+    machine::bytes_of("/proc/meminfo", "Shmem:")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tensorlane_benches::hosts::TwoHosts;
-use tensorlane_benches::limits::round_trip::{TcpRoundTrip, UnixRoundTrip};
+use tensorlane_benches::limits::round_trip::{PAGE, TcpRoundTrip, UnixRoundTrip};
 use tensorlane_benches::limits::tls::TlsFetch;
 use tensorlane_benches::pairs::{interleaved, median_us, seconds};
 use tensorlane_benches::scratch::Scratch;
@@ -85,7 +85,7 @@ fn large(bench: &Bench, hosts: &TwoHosts) -> Result<Measured> {
 fn small(bench: &Bench, hosts: &TwoHosts) -> Result<Measured> {
     bench.progress("4 KiB: the caller and host A on one core, host B on another, sidecars and limit alike");
     let [near, far] = [Some(bench.cores.near), Some(bench.cores.far)];
-    let mut tcp = TcpRoundTrip::start(hosts, [near, far])?;
+    let mut tcp = TcpRoundTrip::start(hosts, [near, far], PAGE)?;
     let scratch = Scratch::make()?;
     let mut unix = UnixRoundTrip::start(&scratch, far)?;
     let [a, b] = two_sidecars(bench, hosts, &scratch, ARENA, [near, far], "")?;
