@@ -22,7 +22,7 @@ use crate::threads::Threads;
 /// Longest name that a client gives itself, in bytes.
 const CLIENT_BYTES_MAX: usize = 64;
 /// Most streams that last at a time. Each costs two tasks, a thread of 128 KiB of address space once it has to sleep, and up to two
-/// pieces of a message beside what the budget of answers counts.
+/// pieces of a message beside what the budget of answers counts; of a pipe also the descriptor of a message that goes out.
 const LASTING_MAX: usize = 256;
 /// Most of them on one connection: half of the calls that it may have, so that others get through.
 const LASTING_OF_CONNECTION_MAX: usize = 64;

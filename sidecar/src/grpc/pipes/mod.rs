@@ -42,7 +42,7 @@ pub(super) type Events = ReceiverStream<Result<v1::PipeResponse, Status>>;
 
 type Requests = Streaming<v1::PipeRequest>;
 
-/// Where answers go: one waits here, and the next one for it.
+/// Answers on their way to the client: one waits here, and the next one for it.
 #[derive(Clone)]
 struct Answers(lasting::Answers<v1::PipeResponse>);
 

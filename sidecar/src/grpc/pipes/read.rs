@@ -226,13 +226,13 @@ fn whole(part: &v1::PipePart) -> v1::GetItem {
     v1::GetItem { target: Some(v1::Target { kind, peer: String::new() }), selection: None }
 }
 
-/// Its writer is another process, which may write what it likes.
+/// Failure of a message that cannot be read. Its writer is another process, which may write what it likes.
 fn unreadable(sequence: u64, what: &str) -> Failure {
     let message = format!("message {sequence} cannot be read: {what}; its writer uses another release");
     Failure::new(Reason::MessageDamaged, message).with("sequence", sequence)
 }
 
-/// A tensor has fewer bytes than its layout says.
+/// Failure of a tensor that has fewer bytes than its layout says.
 fn short() -> Failure {
     Failure::new(Reason::Internal, "a tensor of a message has fewer bytes than its layout says")
 }
