@@ -133,6 +133,7 @@ _REMEDIES = {
     "HOLD_LIMIT": "drop the messages before, or attach with a larger hold",
     "PIPE_CLOSED": "connect again, or write before the other end closes; finish() lets it read what is there",
     "PIPE_LOST": "connect again; the process at the other end is gone, or the way to it",
+    "MESSAGE_WITHDRAWN": "read the next message: the writer gave this one up, and has it back",
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "pass a longer deadline",
     "SIDECAR_UNREACHABLE": _START,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import subprocess
 import sys
@@ -56,6 +57,39 @@ def test_a_stream_reads_what_the_package_writes(sidecar, client):
                 data += next(answers).chunk.data
             assert (message.sequence, list(part.descriptor.shape), bytes(data)) == (0, [300_000], array.tobytes())
             answers.cancel()
+
+
+def test_a_stream_is_an_end_of_a_pipe_whose_other_end_the_package_has(sidecar, client):
+    from tensorlane.v1 import pipe_pb2 as pipes, workload_pb2_grpc
+
+    array, steps = numpy.arange(300_000, dtype=numpy.float32), queue.SimpleQueue()
+    options = [("grpc.default_authority", "localhost")]
+    with client.listen("grpc/inbox") as listener, grpc.insecure_channel(f"unix://{sidecar.directory}/grpc.sock", options) as channel:
+        stub = workload_pb2_grpc.TensorlaneStub(channel)
+        answers = stub.Pipe(iter(steps.get, None), timeout=PATIENCE)
+        steps.put(pipes.PipeRequest(connect=pipes.PipeConnect(name="grpc/inbox", client="a stream")))
+        pipe = listener.accept(timeout=PATIENCE)
+        assert next(answers).opened.route == "local"
+        message = pipes.PipeStreamMessage(metadata=b"there", parts=[pipes.PipeStreamPart(bytes=5, data=b"plain")])
+        steps.put(pipes.PipeRequest(message=message))
+        with pipe.read(timeout=PATIENCE) as received:
+            assert received.metadata == b"there"
+        written = next(answers).written
+        assert (written.message, written.delivered) == (1, pipes.PIPE_DELIVERED_YES)
+        writing = pipe.begin([array], metadata="back", timeout=PATIENCE)
+        received = next(answers).received
+        data = bytearray(received.parts[0].data)
+        while len(data) < received.parts[0].bytes:
+            data += next(answers).chunk.data
+        assert (received.metadata, list(received.parts[0].descriptor.shape), bytes(data)) == (b"back", [300_000], array.tobytes())
+        steps.put(pipes.PipeRequest(taken=pipes.PipeTaken(message=received.message)))
+        writing.wait()
+        steps.put(pipes.PipeRequest(finish=pipes.PipeFinish()))
+        assert pipe.read(timeout=PATIENCE) is None
+        pipe.finish()
+        assert next(answers).HasField("end")
+        assert list(answers) == []
+        steps.put(None)
 
 
 def test_the_program_of_the_document_runs_with_the_messages_of_the_wheel(sidecar, client, tmp_path):

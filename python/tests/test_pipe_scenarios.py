@@ -303,8 +303,9 @@ def test_a_message_that_is_taken_back_after_it_was_shown_is_an_error_of_its_read
         writing.wait()
     assert late.value.delivered == "unknown"
     until("its bytes are gone", lambda: own(writes) == before)
-    with pytest.raises(tensorlane.Error, match="has taken it back, or is gone"):
+    with pytest.raises(tensorlane.Error, match="has taken it back") as withdrawn:
         shown.read()
+    assert withdrawn.value.reason == "MESSAGE_WITHDRAWN"
     del shown
     gc.collect()
     writing = near.begin([np.ones(3)], metadata="next", timeout=60)

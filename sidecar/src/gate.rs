@@ -104,6 +104,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::PipeListen
         | Verb::PipeConnect
         | Verb::PipeAccept
+        | Verb::Pipe
         | Verb::PutGpu
         | Verb::Stage
         | Verb::Ticket

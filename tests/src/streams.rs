@@ -1,4 +1,4 @@
-//! Streams of channels over gRPC, as a program in another language has them: of this process, and of one that is killed.
+//! Streams of channels and pipes over gRPC, as a program in another language has them: of this process, and of one that is killed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +14,8 @@ use tonic::transport::{Channel, Endpoint};
 use v1::channel_read_response::Event as Read;
 use v1::channel_write_request::Step;
 use v1::channel_write_response::Event as Wrote;
+use v1::pipe_request::Step as PipeStep;
+use v1::pipe_response::Event as PipeEvent;
 
 use crate::other::{Other, role};
 use crate::{Sidecar, until};
@@ -40,6 +42,15 @@ pub struct StreamReader<'a> {
     answers: Streaming<v1::ChannelReadResponse>,
     /// Result of its attach.
     pub attached: v1::ChannelAttached,
+}
+
+/// A stream that is an end of a pipe.
+pub struct StreamPipe<'a> {
+    grpc: &'a Grpc,
+    steps: Option<mpsc::UnboundedSender<v1::PipeRequest>>,
+    answers: Streaming<v1::PipeResponse>,
+    /// The other end.
+    pub opened: v1::PipeOpened,
 }
 
 /// Event of a reader.
@@ -96,6 +107,30 @@ impl Grpc {
         match self.next(&mut answers) {
             Read::Attached(attached) => StreamReader { grpc: self, answers, attached },
             other => panic!("a reader is attached first, not {other:?}"),
+        }
+    }
+
+    /// Connects a pipe to a listener, for which it waits.
+    pub fn connects(&self, name: &str) -> StreamPipe<'_> {
+        let name = name.to_owned();
+        self.pipe(PipeStep::Connect(v1::PipeConnect { name, wait_ms: 30_000, ..Default::default() }))
+    }
+
+    /// Listens on a name for one pipe.
+    pub fn accepts(&self, name: &str) -> StreamPipe<'_> {
+        self.pipe(PipeStep::Accept(v1::PipeAccept { name: name.to_owned(), ..Default::default() }))
+    }
+
+    fn pipe(&self, first: PipeStep) -> StreamPipe<'_> {
+        let (steps, requests) = mpsc::unbounded_channel();
+        let mut client = self.client.clone();
+        let answers = self.runtime.block_on(client.pipe(UnboundedReceiverStream::new(requests)));
+        let (answers, opened) = (answers.unwrap().into_inner(), v1::PipeOpened::default());
+        let mut pipe = StreamPipe { grpc: self, steps: Some(steps), answers, opened };
+        pipe.say(first);
+        match pipe.event() {
+            PipeEvent::Opened(opened) => StreamPipe { opened, ..pipe },
+            other => panic!("it is opened first, not {other:?}"),
         }
     }
 
@@ -196,6 +231,103 @@ impl StreamReader<'_> {
     }
 }
 
+// === impl StreamPipe ===
+
+impl StreamPipe<'_> {
+    /// Sends a step.
+    pub fn say(&mut self, step: PipeStep) {
+        self.steps.as_ref().unwrap().send(v1::PipeRequest { step: Some(step) }).unwrap();
+    }
+
+    /// The next answer; none at the end of the stream.
+    ///
+    /// # Errors
+    /// The status that ended it.
+    pub fn answer(&mut self) -> Result<Option<PipeEvent>, tonic::Status> {
+        let next = async { tokio::time::timeout(PATIENCE, self.answers.message()).await };
+        let answer = self.grpc.runtime.block_on(next).expect("an answer comes")?;
+        Ok(answer.map(|answer| answer.event.unwrap()))
+    }
+
+    /// The next answer, which is no end.
+    pub fn event(&mut self) -> PipeEvent {
+        self.answer().unwrap().unwrap()
+    }
+
+    /// Sends a message of these words and parts, in chunks.
+    pub fn begin(&mut self, words: &str, parts: &[(Option<v1::Descriptor>, &[u8])]) {
+        let part = |(descriptor, bytes): &(Option<v1::Descriptor>, &[u8])| v1::PipeStreamPart {
+            descriptor: descriptor.clone(),
+            bytes: bytes.len() as u64,
+            ..Default::default()
+        };
+        self.say(PipeStep::Message(v1::PipeStreamMessage {
+            metadata: Bytes::copy_from_slice(words.as_bytes()),
+            parts: parts.iter().map(part).collect(),
+            deadline_ms: 60_000,
+        }));
+        for (part, (_, bytes)) in (0..).zip(parts) {
+            for piece in bytes.chunks(100_000) {
+                let data = Bytes::copy_from_slice(piece);
+                self.say(PipeStep::Chunk(v1::PipeChunk { part, data }));
+            }
+        }
+    }
+
+    /// The end of a write: its number, whether it was delivered, and the reason if it was not.
+    pub fn written(&mut self) -> (u64, v1::PipeDelivered, String) {
+        match self.event() {
+            PipeEvent::Written(written) => {
+                let reason = written.failure.as_ref().map(|failure| failure.reason.clone());
+                (written.message, written.delivered(), reason.unwrap_or_default())
+            }
+            other => panic!("a write has ended, not {other:?}"),
+        }
+    }
+
+    /// The next message, which is taken: its words, and the bytes of its parts.
+    pub fn read(&mut self) -> (String, Vec<Vec<u8>>) {
+        let (message, words, parts) = self.received();
+        self.say(PipeStep::Taken(v1::PipeTaken { message }));
+        (words, parts)
+    }
+
+    /// The next message with its number, which is not taken.
+    pub fn received(&mut self) -> (u64, String, Vec<Vec<u8>>) {
+        let PipeEvent::Received(received) = self.event() else { panic!("a message is there") };
+        let mut parts: Vec<Vec<u8>> = received.parts.iter().map(|part| part.data.to_vec()).collect();
+        let missing = |parts: &[Vec<u8>]| {
+            parts.iter().zip(&received.parts).any(|(came, part)| (came.len() as u64) < part.bytes)
+        };
+        while missing(&parts) {
+            match self.event() {
+                PipeEvent::Chunk(chunk) => parts[chunk.part as usize].extend_from_slice(&chunk.data),
+                other => panic!("more of a message, not {other:?}"),
+            }
+        }
+        (received.message, String::from_utf8(received.metadata.to_vec()).unwrap(), parts)
+    }
+
+    /// Says that no message comes any more.
+    pub fn finish(&mut self) {
+        self.say(PipeStep::Finish(v1::PipeFinish {}));
+    }
+
+    /// Reason for which the stream ends; empty where it ends well.
+    pub fn end(mut self) -> String {
+        loop {
+            match self.answer() {
+                Ok(Some(_)) => {}
+                Ok(None) => return String::new(),
+                Err(status) => {
+                    let details = tonic_types::StatusExt::get_details_error_info(&status);
+                    return details.map(|info| info.reason).unwrap_or_default();
+                }
+            }
+        }
+    }
+}
+
 /// Starts a stream in a process of its own: the test `streams::another_process_has_a_stream` of this program, which calls
 /// [`play_role`].
 pub fn other_stream(sidecar: &Sidecar, role: &str) -> Other {
@@ -206,6 +338,19 @@ pub fn other_stream(sidecar: &Sidecar, role: &str) -> Other {
 pub fn play_role() {
     let Some((sockets, role)) = role() else { return };
     let grpc = Grpc::at(Path::new(&sockets));
+    if role == "connects" {
+        let mut pipe = grpc.connects("inbox");
+        pipe.begin("written", &[(None, &[7; 100_000])]);
+        pipe.say(PipeStep::Message(v1::PipeStreamMessage {
+            parts: vec![v1::PipeStreamPart { bytes: 1 << 20, ..Default::default() }],
+            ..Default::default()
+        }));
+        assert_eq!(pipe.received().1, "shown");
+        println!("shown");
+        // Killed here: no answer comes.
+        let _ = pipe.answer();
+        return;
+    }
     if role == "writes" {
         let mut writer = grpc.writes(channel("c", 64 << 10, v1::ChannelPolicy::Block));
         writer.write(b"written");

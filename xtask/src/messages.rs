@@ -11,10 +11,11 @@ use crate::run::Job;
 use crate::style::Style;
 
 /// Files of the protocol that calls of gRPC are made of.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "tensorlane/v1/tensor.proto",
     "tensorlane/v1/set.proto",
     "tensorlane/v1/channel.proto",
+    "tensorlane/v1/pipe.proto",
     "tensorlane/v1/workload.proto",
 ];
 
@@ -71,7 +72,9 @@ mod tests {
         let shown: Vec<String> =
             jobs(Path::new("python"), Path::new("out"), &place).iter().map(Job::shown).collect();
         assert!(
-            shown[0].ends_with("set.proto tensorlane/v1/channel.proto tensorlane/v1/workload.proto"),
+            shown[0].ends_with(
+                "set.proto tensorlane/v1/channel.proto tensorlane/v1/pipe.proto tensorlane/v1/workload.proto"
+            ),
             "{shown:?}"
         );
         assert!(shown[1].contains("--grpc_python_out=out") && shown[1].ends_with(SERVICE), "{shown:?}");

@@ -175,7 +175,8 @@ impl Pipe {
     ///
     /// # Errors
     /// The descriptor comes back. LAYOUT_MISMATCH for an allocation of another number or length, before anything is written to it;
-    /// INVALID_ARGUMENT for a descriptor of another pipe; PIPE_LOST where the writer is gone and its bytes with it; what an acquire says.
+    /// INVALID_ARGUMENT for a descriptor of another pipe; MESSAGE_WITHDRAWN where its writer has taken the message back; PIPE_LOST where
+    /// the writer is gone and its bytes with it; what an acquire says.
     pub fn read(
         &self,
         mut descriptor: Descriptor,
@@ -280,17 +281,36 @@ impl Descriptor {
         Ok(places)
     }
 
-    /// The bytes are not there any more: the writer has given up or is gone.
+    /// Tells why bytes could not be had: the writer has taken the message back, or is gone itself.
     fn lost(&self, error: Error) -> Error {
-        let gone = matches!(error.reason(), Some(Reason::NotFound | Reason::OwnerLost));
-        if !gone {
-            return error;
+        let (reason, why) = match error.reason() {
+            Some(Reason::OwnerLost) => (Reason::PipeLost, "is gone"),
+            Some(Reason::NotFound) => match self.look_again() {
+                Ok(true) => return error,
+                Ok(false) => (Reason::MessageWithdrawn, "has taken it back, or its deadline passed"),
+                Err(ended) => return ended,
+            },
+            _ => return error,
+        };
+        let (sequence, client) = (self.sequence, &self.end.remote.client);
+        let message = format!("the bytes of message {sequence} are gone: client {client:?} {why} ({error})");
+        Failure::new(reason, message).with("sequence", sequence).into()
+    }
+
+    /// Returns whether the message can still be read, as the sidecar knows it.
+    ///
+    /// # Errors
+    /// PIPE_CLOSED and PIPE_LOST where the other end is no more.
+    fn look_again(&self) -> Result<bool> {
+        let request = v1::PipeReadRequest { pipe: self.end.id, from: self.sequence, deadline_ms: 1 };
+        let wait = patience(&self.end.client, Timeout::Default).0;
+        let reply: Result<v1::PipeReadResponse> =
+            self.end.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
+        match reply {
+            Ok(reply) => Ok(reply.sequence == self.sequence),
+            Err(error) if error.reason() == Some(Reason::DeadlineExceeded) => Ok(false),
+            Err(error) => Err(error),
         }
-        let message = format!(
-            "the bytes of message {} are gone: client {:?} has taken it back, or is gone itself ({error})",
-            self.sequence, self.end.remote.client
-        );
-        Failure::new(Reason::PipeLost, message).with("sequence", self.sequence).into()
     }
 }
 

@@ -144,6 +144,8 @@ reasons! {
     PipeClosed, "PIPE_CLOSED", FailedPrecondition;
     /// The other end of the pipe is gone without a word: its process, its sidecar, or the way to it.
     PipeLost, "PIPE_LOST", Unavailable;
+    /// The writer of a message of a pipe has taken it back, or gave up, after it was shown; the pipe goes on.
+    MessageWithdrawn, "MESSAGE_WITHDRAWN", FailedPrecondition;
     /// The ring of a channel says what cannot be.
     MessageDamaged, "MESSAGE_DAMAGED", DataLoss;
     /// As many messages are held as the reader may hold at a time.

@@ -1132,6 +1132,373 @@ impl ChannelOutcome {
         }
     }
 }
+/// Opens an entry point for pipes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeListenRequest {
+    /// Its name: 1 to 512 bytes, as a tensor's. Listeners and tensors have names apart.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// The listener is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeListenResponse {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub listener: u64,
+}
+/// Takes the next pipe that was connected to a listener of this session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeAcceptRequest {
+    /// Number of the listener.
+    #[prost(uint64, tag = "1")]
+    pub listener: u64,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "2")]
+    pub deadline_ms: u64,
+}
+/// Connects to a listener.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeConnectRequest {
+    /// Its peer; empty for this one, or for the peer that the name begins with.
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
+    /// Its name, or peer/name.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// A pipe, for whoever connected or accepted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeOpened {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Peer of the other end.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// Client of the other end, as it calls itself.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+    /// Way of the descriptors: local or tcp. Empty: local.
+    #[prost(string, tag = "4")]
+    pub route: ::prost::alloc::string::String,
+}
+/// One part of a message.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipePart {
+    /// Its bytes, where they travel inside the message.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub inline: ::prost::bytes::Bytes,
+    /// The tensor that has its bytes, else.
+    #[prost(string, tag = "2")]
+    pub reference: ::prost::alloc::string::String,
+    /// Number of its bytes.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Meaning of the bytes; none for a payload.
+    #[prost(message, optional, tag = "4")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// Words of the sender for the one who allocates; at most 4 KiB.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub metadata: ::prost::bytes::Bytes,
+}
+/// A message without the bytes that lie in tensors.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeMessage {
+    /// Words of the sender; at most 64 KiB.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub metadata: ::prost::bytes::Bytes,
+    /// Payloads: plain bytes. At most 1,024.
+    #[prost(message, repeated, tag = "2")]
+    pub payloads: ::prost::alloc::vec::Vec<PipePart>,
+    /// Tensors. At most 1,024.
+    #[prost(message, repeated, tag = "3")]
+    pub tensors: ::prost::alloc::vec::Vec<PipePart>,
+}
+/// Writes a message. The answer comes when the other end has read it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeWriteRequest {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Sequence of the message: above 0, and above those before.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// A PipeMessage, encoded: no sidecar looks into it but the one that is an end of the pipe over gRPC. At most 512 KiB.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub message: ::prost::bytes::Bytes,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// The other end has read the message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeWriteResponse {}
+/// Asks for the descriptor of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeReadRequest {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// The first message from this sequence on that is not read.
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// A message that can be read, or the end.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeReadResponse {
+    /// Its sequence; 0 for the end: the other end has finished and everything was read.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// As it was written.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub message: ::prost::bytes::Bytes,
+}
+/// What ends, or has been read. No reply to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeEndRequest {
+    /// Number of the pipe; 0 where a listener ends.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Number of the listener; 0 where it is about a pipe.
+    #[prost(uint64, tag = "2")]
+    pub listener: u64,
+    /// Sequence of a message that was read; 0 for none.
+    #[prost(uint64, tag = "3")]
+    pub read: u64,
+    /// No message will be written any more.
+    #[prost(bool, tag = "5")]
+    pub finished: bool,
+    /// This end is no more.
+    #[prost(bool, tag = "6")]
+    pub closed: bool,
+}
+/// Connects to a listener: the first message of a Pipe stream.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeConnect {
+    /// Its name, or peer/name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Its peer; empty for this one, or for the peer that the name begins with.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// Time to wait for a listener, or a peer, that is not there yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds; 0 means the sidecar's default (30 s).
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+    /// Name of this end for the other one, at most 64 bytes; empty for the user agent.
+    #[prost(string, tag = "5")]
+    pub client: ::prost::alloc::string::String,
+}
+/// Listens on a name until one pipe was connected: the first message of a Pipe stream.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeAccept {
+    /// The name: free, 1 to 512 bytes. It is free again when somebody has connected, or the stream has ended.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Time to wait for somebody who connects, in milliseconds; 0 means the sidecar's default (30 s).
+    #[prost(uint64, tag = "2")]
+    pub deadline_ms: u64,
+    /// Name of this end for the other one, at most 64 bytes; empty for the user agent.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+}
+/// Part of a message of a Pipe stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeStreamPart {
+    /// Meaning of its bytes, of a tensor. Absent for a payload, which is plain bytes.
+    #[prost(message, optional, tag = "1")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// Number of its bytes. To be given for a payload; where a descriptor says it, it may be 0.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Its first bytes, all of them where they are few. What is missing comes in chunks.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub data: ::prost::bytes::Bytes,
+    /// Words of the sender about it, of a tensor; at most 4 KiB.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub metadata: ::prost::bytes::Bytes,
+}
+/// Begins a message. It is written when all bytes of all its parts have come. The messages of a stream have the numbers 1, 2, 3, ..
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeStreamMessage {
+    /// Words of the sender; at most 64 KiB.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub metadata: ::prost::bytes::Bytes,
+    /// Its payloads and tensors: at most 1,024 of each. All their `data` together have at most 1 MiB.
+    #[prost(message, repeated, tag = "2")]
+    pub parts: ::prost::alloc::vec::Vec<PipeStreamPart>,
+    /// Time to wait for room, and then for the other end to read it, in milliseconds; 0 means the sidecar's default (30 s).
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// The next bytes of a part of the message that was begun last in this direction, behind those that were sent before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeChunk {
+    /// Index of the part.
+    #[prost(uint32, tag = "1")]
+    pub part: u32,
+    /// The bytes: at most 1 MiB. No chunk goes over the end of its part.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: ::prost::bytes::Bytes,
+}
+/// Says that a message that came over this stream was read: only then its writer hears so.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeTaken {
+    /// Its number, as `received` said it.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+}
+/// Says that no message comes any more. The other end reads what is there, and is told the end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeFinish {}
+/// One message of a Pipe stream, from the client.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeRequest {
+    /// Step of this end.
+    #[prost(oneof = "pipe_request::Step", tags = "1, 2, 3, 4, 5, 6")]
+    pub step: ::core::option::Option<pipe_request::Step>,
+}
+/// Nested message and enum types in `PipeRequest`.
+pub mod pipe_request {
+    /// Step of this end.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Step {
+        /// Connects: the first message, and only that.
+        #[prost(message, tag = "1")]
+        Connect(super::PipeConnect),
+        /// Accepts: the first message, and only that.
+        #[prost(message, tag = "2")]
+        Accept(super::PipeAccept),
+        /// Begins the next message; that before has all its bytes.
+        #[prost(message, tag = "3")]
+        Message(super::PipeStreamMessage),
+        /// More bytes of it.
+        #[prost(message, tag = "4")]
+        Chunk(super::PipeChunk),
+        /// A message of the other end was read.
+        #[prost(message, tag = "5")]
+        Taken(super::PipeTaken),
+        /// No more messages.
+        #[prost(message, tag = "6")]
+        Finish(super::PipeFinish),
+    }
+}
+/// The write of a message has ended.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeWritten {
+    /// Its number in the stream, from 1.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+    /// Whether it was delivered.
+    #[prost(enumeration = "PipeDelivered", tag = "2")]
+    pub delivered: i32,
+    /// Why it was not, or why that is not known; absent where it was.
+    #[prost(message, optional, tag = "3")]
+    pub failure: ::core::option::Option<Failure>,
+}
+/// Begins a message of the other end. One of at most 256 KiB has all its bytes here; those of a larger one come in chunks, part
+/// after part. Answers of other kinds than `received` may come between them.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeReceived {
+    /// Its number: above those before. One that is passed over was not written, or was taken back.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+    /// Words of the sender.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub metadata: ::prost::bytes::Bytes,
+    /// Its payloads, and then its tensors, each with its number of bytes.
+    #[prost(message, repeated, tag = "3")]
+    pub parts: ::prost::alloc::vec::Vec<PipeStreamPart>,
+}
+/// A message of the other end whose bytes could not be brought here. It cannot be read; its writer hears so at its deadline.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeMissed {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub message: u64,
+    /// Why.
+    #[prost(message, optional, tag = "2")]
+    pub failure: ::core::option::Option<Failure>,
+}
+/// The other end has finished, and all that it wrote was sent before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeEnd {}
+/// One answer of a Pipe stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeResponse {
+    /// Event of this end.
+    #[prost(oneof = "pipe_response::Event", tags = "1, 2, 3, 4, 5, 6")]
+    pub event: ::core::option::Option<pipe_response::Event>,
+}
+/// Nested message and enum types in `PipeResponse`.
+pub mod pipe_response {
+    /// Event of this end.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        /// The first answer: the pipe is there.
+        #[prost(message, tag = "1")]
+        Opened(super::PipeOpened),
+        /// A message of the other end.
+        #[prost(message, tag = "2")]
+        Received(super::PipeReceived),
+        /// More bytes of it.
+        #[prost(message, tag = "3")]
+        Chunk(super::PipeChunk),
+        /// The write of a message has ended.
+        #[prost(message, tag = "4")]
+        Written(super::PipeWritten),
+        /// A message of the other end that cannot be read.
+        #[prost(message, tag = "5")]
+        Missed(super::PipeMissed),
+        /// No message comes any more. This end may write on.
+        #[prost(message, tag = "6")]
+        End(super::PipeEnd),
+    }
+}
+/// What is known of a message whose write has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PipeDelivered {
+    /// The other end had its descriptor; it may have read it.
+    Unknown = 0,
+    /// The other end has read it.
+    Yes = 1,
+    /// The other end has not seen it, and will not.
+    No = 2,
+}
+impl PipeDelivered {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unknown => "PIPE_DELIVERED_UNKNOWN",
+            Self::Yes => "PIPE_DELIVERED_YES",
+            Self::No => "PIPE_DELIVERED_NO",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PIPE_DELIVERED_UNKNOWN" => Some(Self::Unknown),
+            "PIPE_DELIVERED_YES" => Some(Self::Yes),
+            "PIPE_DELIVERED_NO" => Some(Self::No),
+            _ => None,
+        }
+    }
+}
 /// Which tensor is meant.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Target {
@@ -2589,6 +2956,43 @@ pub mod tensorlane_client {
                 .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "ChannelRead"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Is one end of a pipe, by copy: to a process of this peer or of another one, in whatever language. The first message is `connect` or
+        /// `accept`, the first answer `opened`. Then both sides send messages, whose bytes may follow in chunks. A write has ended when the
+        /// other end has read the message, and is answered by its number with `written`; what is received is to be answered with `taken`.
+        /// With 64 messages that are not read no further message of the client is looked at, `taken` neither, until one of them has ended.
+        ///
+        /// `finish` says that no message comes any more. The stream ends well when both ends have finished and all was read, or when the client
+        /// has finished and ended its side of the stream, once all its writes have ended. A stream that ends otherwise is an end that died:
+        /// the other one is told PIPE_LOST. What cannot be understood ends the stream with INVALID_ARGUMENT. A client that says nothing for an
+        /// hour is ended.
+        ///
+        /// Errors are those of a connect or an accept (NOT_FOUND, NAME_TAKEN, DEADLINE_EXCEEDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and, where the
+        /// other end goes without a finish, PIPE_CLOSED and PIPE_LOST. LIMIT_EXCEEDED also where three streams that write, or 64 of channels and
+        /// pipes, are on the connection, or 256 at the sidecar.
+        pub async fn pipe(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::PipeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::PipeResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/Pipe",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "Pipe"));
+            self.inner.streaming(req, path, codec).await
+        }
         /// Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         pub async fn lookup(
             &mut self,
@@ -2868,6 +3272,29 @@ pub mod tensorlane_server {
             tonic::Response<Self::ChannelReadStream>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Pipe method.
+        type PipeStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::PipeResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Is one end of a pipe, by copy: to a process of this peer or of another one, in whatever language. The first message is `connect` or
+        /// `accept`, the first answer `opened`. Then both sides send messages, whose bytes may follow in chunks. A write has ended when the
+        /// other end has read the message, and is answered by its number with `written`; what is received is to be answered with `taken`.
+        /// With 64 messages that are not read no further message of the client is looked at, `taken` neither, until one of them has ended.
+        ///
+        /// `finish` says that no message comes any more. The stream ends well when both ends have finished and all was read, or when the client
+        /// has finished and ended its side of the stream, once all its writes have ended. A stream that ends otherwise is an end that died:
+        /// the other one is told PIPE_LOST. What cannot be understood ends the stream with INVALID_ARGUMENT. A client that says nothing for an
+        /// hour is ended.
+        ///
+        /// Errors are those of a connect or an accept (NOT_FOUND, NAME_TAKEN, DEADLINE_EXCEEDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and, where the
+        /// other end goes without a finish, PIPE_CLOSED and PIPE_LOST. LIMIT_EXCEEDED also where three streams that write, or 64 of channels and
+        /// pipes, are on the connection, or 256 at the sidecar.
+        async fn pipe(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::PipeRequest>>,
+        ) -> std::result::Result<tonic::Response<Self::PipeStream>, tonic::Status>;
         /// Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         async fn lookup(
             &self,
@@ -3699,6 +4126,52 @@ pub mod tensorlane_server {
                     };
                     Box::pin(fut)
                 }
+                "/tensorlane.v1.Tensorlane/Pipe" => {
+                    #[allow(non_camel_case_types)]
+                    struct PipeSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::StreamingService<super::PipeRequest>
+                    for PipeSvc<T> {
+                        type Response = super::PipeResponse;
+                        type ResponseStream = T::PipeStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::PipeRequest>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::pipe(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PipeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/tensorlane.v1.Tensorlane/Lookup" => {
                     #[allow(non_camel_case_types)]
                     struct LookupSvc<T: Tensorlane>(pub Arc<T>);
@@ -3999,155 +4472,6 @@ pub mod tensorlane_server {
     impl<T> tonic::server::NamedService for TensorlaneServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
-}
-/// Opens an entry point for pipes.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeListenRequest {
-    /// Its name: 1 to 512 bytes, as a tensor's. Listeners and tensors have names apart.
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-}
-/// The listener is there.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeListenResponse {
-    /// Its number at this sidecar.
-    #[prost(uint64, tag = "1")]
-    pub listener: u64,
-}
-/// Takes the next pipe that was connected to a listener of this session.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeAcceptRequest {
-    /// Number of the listener.
-    #[prost(uint64, tag = "1")]
-    pub listener: u64,
-    /// Time to wait, in milliseconds; 0 means the sidecar's default.
-    #[prost(uint64, tag = "2")]
-    pub deadline_ms: u64,
-}
-/// Connects to a listener.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeConnectRequest {
-    /// Its peer; empty for this one, or for the peer that the name begins with.
-    #[prost(string, tag = "1")]
-    pub peer: ::prost::alloc::string::String,
-    /// Its name, or peer/name.
-    #[prost(string, tag = "2")]
-    pub name: ::prost::alloc::string::String,
-    /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
-    #[prost(uint64, tag = "3")]
-    pub wait_ms: u64,
-    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
-    #[prost(uint64, tag = "4")]
-    pub deadline_ms: u64,
-}
-/// A pipe, for whoever connected or accepted.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeOpened {
-    /// Its number at this sidecar.
-    #[prost(uint64, tag = "1")]
-    pub pipe: u64,
-    /// Peer of the other end.
-    #[prost(string, tag = "2")]
-    pub peer: ::prost::alloc::string::String,
-    /// Client of the other end, as it calls itself.
-    #[prost(string, tag = "3")]
-    pub client: ::prost::alloc::string::String,
-    /// Way of the descriptors: local or tcp. Empty: local.
-    #[prost(string, tag = "4")]
-    pub route: ::prost::alloc::string::String,
-}
-/// One part of a message.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct PipePart {
-    /// Its bytes, where they travel inside the message.
-    #[prost(bytes = "bytes", tag = "1")]
-    pub inline: ::prost::bytes::Bytes,
-    /// The tensor that has its bytes, else.
-    #[prost(string, tag = "2")]
-    pub reference: ::prost::alloc::string::String,
-    /// Number of its bytes.
-    #[prost(uint64, tag = "3")]
-    pub bytes: u64,
-    /// Meaning of the bytes; none for a payload.
-    #[prost(message, optional, tag = "4")]
-    pub descriptor: ::core::option::Option<Descriptor>,
-    /// Words of the sender for the one who allocates; at most 4 KiB.
-    #[prost(bytes = "bytes", tag = "5")]
-    pub metadata: ::prost::bytes::Bytes,
-}
-/// A message without the bytes that lie in tensors.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct PipeMessage {
-    /// Words of the sender; at most 64 KiB.
-    #[prost(bytes = "bytes", tag = "1")]
-    pub metadata: ::prost::bytes::Bytes,
-    /// Payloads: plain bytes. At most 1,024.
-    #[prost(message, repeated, tag = "2")]
-    pub payloads: ::prost::alloc::vec::Vec<PipePart>,
-    /// Tensors. At most 1,024.
-    #[prost(message, repeated, tag = "3")]
-    pub tensors: ::prost::alloc::vec::Vec<PipePart>,
-}
-/// Writes a message. The answer comes when the other end has read it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeWriteRequest {
-    /// Number of the pipe.
-    #[prost(uint64, tag = "1")]
-    pub pipe: u64,
-    /// Sequence of the message: above 0, and above those before.
-    #[prost(uint64, tag = "2")]
-    pub sequence: u64,
-    /// A PipeMessage, encoded: no sidecar looks into it. At most 512 KiB.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub message: ::prost::bytes::Bytes,
-    /// Time to wait, in milliseconds; 0 means the sidecar's default.
-    #[prost(uint64, tag = "4")]
-    pub deadline_ms: u64,
-}
-/// The other end has read the message.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeWriteResponse {}
-/// Asks for the descriptor of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeReadRequest {
-    /// Number of the pipe.
-    #[prost(uint64, tag = "1")]
-    pub pipe: u64,
-    /// The first message from this sequence on that is not read.
-    #[prost(uint64, tag = "2")]
-    pub from: u64,
-    /// Time to wait, in milliseconds; 0 means the sidecar's default.
-    #[prost(uint64, tag = "3")]
-    pub deadline_ms: u64,
-}
-/// A message that can be read, or the end.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeReadResponse {
-    /// Its sequence; 0 for the end: the other end has finished and everything was read.
-    #[prost(uint64, tag = "1")]
-    pub sequence: u64,
-    /// As it was written.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub message: ::prost::bytes::Bytes,
-}
-/// What ends, or has been read. No reply to a client.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PipeEndRequest {
-    /// Number of the pipe; 0 where a listener ends.
-    #[prost(uint64, tag = "1")]
-    pub pipe: u64,
-    /// Number of the listener; 0 where it is about a pipe.
-    #[prost(uint64, tag = "2")]
-    pub listener: u64,
-    /// Sequence of a message that was read; 0 for none.
-    #[prost(uint64, tag = "3")]
-    pub read: u64,
-    /// No message will be written any more.
-    #[prost(bool, tag = "5")]
-    pub finished: bool,
-    /// This end is no more.
-    #[prost(bool, tag = "6")]
-    pub closed: bool,
 }
 /// First frame of a client.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

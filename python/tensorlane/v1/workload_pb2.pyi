@@ -1,4 +1,5 @@
 from tensorlane.v1 import channel_pb2 as _channel_pb2
+from tensorlane.v1 import pipe_pb2 as _pipe_pb2
 from tensorlane.v1 import set_pb2 as _set_pb2
 from tensorlane.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers

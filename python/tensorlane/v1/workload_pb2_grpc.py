@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from tensorlane.v1 import channel_pb2 as tensorlane_dot_v1_dot_channel__pb2
+from tensorlane.v1 import pipe_pb2 as tensorlane_dot_v1_dot_pipe__pb2
 from tensorlane.v1 import set_pb2 as tensorlane_dot_v1_dot_set__pb2
 from tensorlane.v1 import workload_pb2 as tensorlane_dot_v1_dot_workload__pb2
 
@@ -116,6 +117,11 @@ class TensorlaneStub(object):
                 '/tensorlane.v1.Tensorlane/ChannelRead',
                 request_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadRequest.SerializeToString,
                 response_deserializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadResponse.FromString,
+                _registered_method=True)
+        self.Pipe = channel.stream_stream(
+                '/tensorlane.v1.Tensorlane/Pipe',
+                request_serializer=tensorlane_dot_v1_dot_pipe__pb2.PipeRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_pipe__pb2.PipeResponse.FromString,
                 _registered_method=True)
         self.Lookup = channel.unary_unary(
                 '/tensorlane.v1.Tensorlane/Lookup',
@@ -276,6 +282,25 @@ class TensorlaneServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pipe(self, request_iterator, context):
+        """Is one end of a pipe, by copy: to a process of this peer or of another one, in whatever language. The first message is `connect` or
+        `accept`, the first answer `opened`. Then both sides send messages, whose bytes may follow in chunks. A write has ended when the
+        other end has read the message, and is answered by its number with `written`; what is received is to be answered with `taken`.
+        With 64 messages that are not read no further message of the client is looked at, `taken` neither, until one of them has ended.
+
+        `finish` says that no message comes any more. The stream ends well when both ends have finished and all was read, or when the client
+        has finished and ended its side of the stream, once all its writes have ended. A stream that ends otherwise is an end that died:
+        the other one is told PIPE_LOST. What cannot be understood ends the stream with INVALID_ARGUMENT. A client that says nothing for an
+        hour is ended.
+
+        Errors are those of a connect or an accept (NOT_FOUND, NAME_TAKEN, DEADLINE_EXCEEDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and, where the
+        other end goes without a finish, PIPE_CLOSED and PIPE_LOST. LIMIT_EXCEEDED also where three streams that write, or 64 of channels and
+        pipes, are on the connection, or 256 at the sidecar.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Lookup(self, request, context):
         """Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         """
@@ -401,6 +426,11 @@ def add_TensorlaneServicer_to_server(servicer, server):
                     servicer.ChannelRead,
                     request_deserializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadRequest.FromString,
                     response_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelReadResponse.SerializeToString,
+            ),
+            'Pipe': grpc.stream_stream_rpc_method_handler(
+                    servicer.Pipe,
+                    request_deserializer=tensorlane_dot_v1_dot_pipe__pb2.PipeRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_pipe__pb2.PipeResponse.SerializeToString,
             ),
             'Lookup': grpc.unary_unary_rpc_method_handler(
                     servicer.Lookup,
@@ -866,6 +896,33 @@ class Tensorlane(object):
             '/tensorlane.v1.Tensorlane/ChannelRead',
             tensorlane_dot_v1_dot_channel__pb2.ChannelReadRequest.SerializeToString,
             tensorlane_dot_v1_dot_channel__pb2.ChannelReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pipe(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tensorlane.v1.Tensorlane/Pipe',
+            tensorlane_dot_v1_dot_pipe__pb2.PipeRequest.SerializeToString,
+            tensorlane_dot_v1_dot_pipe__pb2.PipeResponse.FromString,
             options,
             channel_credentials,
             insecure,

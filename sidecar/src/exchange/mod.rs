@@ -58,7 +58,7 @@ use tensorlane_proto::negotiate::Offer;
 pub use self::acquire::Borrowed;
 pub use self::channels::{Attached, Created, HostedReader, HostedWriter};
 use self::fetch::Fetches;
-pub use self::pipes::PipeTotals;
+pub use self::pipes::{HostedPipe, PipeCall, PipeTotals};
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 pub use self::rows::{FileSetTotals, RowsRead};

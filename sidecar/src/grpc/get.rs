@@ -75,7 +75,7 @@ struct Reading {
 }
 
 /// Bytes of a block, in the order of a packed result.
-struct Packed {
+pub(super) struct Packed {
     block: Block,
     /// Offset from which the runs count.
     base: u64,
@@ -287,7 +287,7 @@ fn chunk_max(streams: usize, limit: u64) -> usize {
 
 impl Packed {
     /// The next bytes, at most so many.
-    fn next(&mut self, most: usize) -> Option<Result<Bytes, Failure>> {
+    pub(super) fn next(&mut self, most: usize) -> Option<Result<Bytes, Failure>> {
         let (start, length) = self.run(most)?;
         if length == most {
             return Some(self.whole(start, length));
@@ -345,7 +345,7 @@ impl Packed {
 }
 
 /// The descriptor of the packed bytes, and the bytes.
-fn packed(taken: &Taken) -> Result<(Descriptor, Packed), Failure> {
+pub(super) fn packed(taken: &Taken) -> Result<(Descriptor, Packed), Failure> {
     let tensor = &taken.tensor;
     let (base, layout) = match &taken.part {
         None => (0, &tensor.descriptor.layout),

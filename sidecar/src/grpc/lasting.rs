@@ -1,5 +1,5 @@
-//! Streams that last: those of channels and pipes, which go on for as long as their client wants. How many there are, and the threads
-//! on which they sleep.
+//! Streams that last: those of channels and pipes, which go on for as long as their client wants. How many there are, what begins and
+//! ends them, and the threads on which they sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,13 +7,22 @@ use std::sync::mpsc;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tokio::sync::oneshot;
+use tonic::Status;
 
+use super::bounds::Bounds;
+use super::call::{Call, Cancelled};
 use super::guests::Connection;
+use super::status::status;
+use crate::exchange::Exchange;
+use crate::gate;
 use crate::metrics::label::PanicScope;
+use crate::store::Program;
 use crate::threads::Threads;
 
+/// Longest name that a client gives itself, in bytes.
+const CLIENT_BYTES_MAX: usize = 64;
 /// Most streams that last at a time. Each costs two tasks, a thread of 128 KiB of address space once it has to sleep, and up to two
-/// pieces of a message beside what the budget of answers counts.
+/// pieces of a message beside what the budget of answers counts; of a pipe also the descriptor of a message that goes out.
 const LASTING_MAX: usize = 256;
 /// Most of them on one connection: half of the calls that it may have, so that others get through.
 const LASTING_OF_CONNECTION_MAX: usize = 64;
@@ -35,6 +44,20 @@ pub(super) struct LastingStream {
     connection: Option<Arc<Connection>>,
     writes: bool,
 }
+
+/// A stream that has begun: who has opened it, and within which bounds.
+pub(super) struct Begun {
+    pub(super) exchange: Arc<Exchange>,
+    pub(super) call: Call,
+    pub(super) place: LastingStream,
+    /// The program, by its user agent.
+    pub(super) program: Arc<Program>,
+    pub(super) bounds: Bounds,
+    pub(super) connection: Option<Arc<Connection>>,
+}
+
+/// Answers to the client of a stream.
+pub(super) type Answers<T> = tokio::sync::mpsc::Sender<Result<T, Status>>;
 
 /// Thread of one stream, started when it first has to sleep: so no task and no worker does. One sleep at a time.
 pub(super) struct Sleeper {
@@ -90,6 +113,60 @@ impl Drop for LastingStream {
             connection.lasting.fetch_sub(1, Ordering::Relaxed);
             connection.writing.fetch_sub(usize::from(self.writes), Ordering::Relaxed);
         }
+    }
+}
+
+// === impl Begun ===
+
+impl Begun {
+    /// Name of the client for those at the other end.
+    pub(super) fn client(&self, given: &str) -> Result<Arc<str>, Failure> {
+        if given.len() > CLIENT_BYTES_MAX {
+            let message = format!(
+                "the client's name has {} bytes, and {CLIENT_BYTES_MAX} are the most; shorten it",
+                given.len()
+            );
+            return Err(Failure::new(Reason::InvalidArgument, message).with("most", CLIENT_BYTES_MAX));
+        }
+        Ok(match (given, &*self.program.name) {
+            ("", "") => "gRPC".into(),
+            ("", _) => Arc::clone(&self.program.name),
+            (given, _) => given.into(),
+        })
+    }
+}
+
+/// Goes on with a stream until its conversation is over, its client goes, it is cancelled or the server ends. How it ended is counted,
+/// and told to a client that is there.
+pub(super) async fn attend<T>(
+    begun: Arc<Begun>,
+    answers: Answers<T>,
+    conversation: impl Future<Output = Result<(), Failure>>,
+) {
+    let cancel = begun.call.caller().cancel.clone();
+    let cancelled = Cancelled::of(&cancel);
+    // A drain waits for no stream.
+    let ending = Cancelled::of(begun.exchange.gate().ending());
+    begun.bounds.cancels(&cancel);
+    let ended = {
+        // It ends with what its client is told by, whichever is first.
+        let mut conversation = std::pin::pin!(conversation);
+        tokio::select! {
+            biased;
+            () = answers.closed() => return,
+            failure = cancelled.wait() => Err(begun.bounds.spent().unwrap_or(failure)),
+            _ = ending.wait() => Err(gate::draining()),
+            ended = &mut conversation => ended,
+        }
+    };
+    // Whatever the conversation has begun and nobody awaits.
+    cancel.cancel();
+    if let Some(Begun { call, place, .. }) = Arc::into_inner(begun) {
+        call.end([ended.as_ref().copied().map_err(|failure| failure.reason)]);
+        drop(place);
+    }
+    if let Err(failure) = ended {
+        let _ = answers.send(Err(status(&failure))).await;
     }
 }
 

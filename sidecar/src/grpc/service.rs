@@ -14,10 +14,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::bounds::Bounds;
 use super::call::{Call, Calls, needs_session, outcome, within};
-use super::channels::{self, Begun};
+use super::channels;
 use super::get::{Chunks, Watched};
 use super::guests::Connection;
-use super::lasting::LastingStreams;
+use super::lasting::{Begun, LastingStreams};
+use super::pipes;
 use super::put::{self, From};
 use super::results::{Results, acquire_result, done_result, reserve_result};
 use super::sessions::Sessions;
@@ -71,14 +72,14 @@ impl Service {
         }
     }
 
-    /// Begins a stream of a channel, if there is room for one more.
+    /// Begins a stream of a channel or a pipe, if there is room for one more.
     fn begin_lasting<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Begun, Status> {
         let call = self.begin(verb, request)?;
         let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        match self.lasting.enter(connection.clone(), verb == Verb::ChannelWrite) {
+        match self.lasting.enter(connection.clone(), verb != Verb::ChannelRead) {
             Ok(place) => {
                 let From { program, bounds } = from(request);
-                let (exchange, program) = (Arc::clone(&self.exchange), program.name.clone());
+                let exchange = Arc::clone(&self.exchange);
                 Ok(Begun { exchange, call, place, program, bounds, connection })
             }
             Err(failure) => {
@@ -128,6 +129,7 @@ impl Tensorlane for Service {
     type WatchStream = watching::Answers;
     type ChannelWriteStream = channels::Written;
     type ChannelReadStream = channels::Messages;
+    type PipeStream = pipes::Events;
     type SessionStream = ReceiverStream<Result<v1::SessionEvent, Status>>;
 
     async fn put(&self, request: Request<Streaming<v1::PutChunk>>) -> Reply<v1::PutResponse> {
@@ -296,6 +298,11 @@ impl Tensorlane for Service {
     async fn channel_read(&self, request: Request<v1::ChannelReadRequest>) -> Reply<Self::ChannelReadStream> {
         let begun = self.begin_lasting(Verb::ChannelRead, &request)?;
         Ok(Response::new(channels::read(begun, request.into_inner())))
+    }
+
+    async fn pipe(&self, request: Request<Streaming<v1::PipeRequest>>) -> Reply<Self::PipeStream> {
+        let begun = self.begin_lasting(Verb::Pipe, &request)?;
+        Ok(Response::new(pipes::begin(begun, request.into_inner())))
     }
 
     async fn lookup(&self, request: Request<v1::LookupRequest>) -> Reply<v1::LookupResponse> {

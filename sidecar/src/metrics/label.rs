@@ -167,6 +167,8 @@ labels! {
         PipeWrite = "pipe_write",
         /// Asks for the descriptor of a message: until there is one.
         PipeRead = "pipe_read",
+        /// End of a pipe over gRPC, from begin to end.
+        Pipe = "pipe",
         /// Ends a pipe or a listener.
         PipeEnd = "pipe_end",
         /// GPU memory in.

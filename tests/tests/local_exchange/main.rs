@@ -4,6 +4,7 @@ mod channels;
 mod exchange;
 mod file_sets;
 mod mutable_sets;
+mod pipe_streams;
 mod pipes;
 mod policies;
 mod repeats;

@@ -5,6 +5,7 @@ mod channels;
 mod exchange;
 mod late_peers;
 mod mutable_sets;
+mod pipe_streams;
 mod pipes;
 mod policies;
 mod questions;

@@ -1,4 +1,4 @@
-//! Asker of something about a pipe: a session of this pod, or a connection of another peer for all clients there.
+//! Asker of something about a pipe: a session of this pod, a stream over gRPC, or a connection of another peer for all clients there.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use tensorlane_proto::ledger::{Holder, SessionId};
 
 use super::super::session_required;
 use super::super::waits::Owner;
+use super::hosted::Stream;
 use super::table::Party;
 use crate::exchange::Caller;
 use crate::peer::PipeAsker;
@@ -16,8 +17,10 @@ use crate::session::SessionLink;
 const FIRST: u64 = 1 << 63;
 
 /// See the module.
+#[derive(Clone)]
 pub(super) enum Asker {
     Session(Arc<SessionLink>),
+    Stream(Arc<Stream>),
     /// The client that connects; empty where it is about a pipe that there is.
     Peer(PipeAsker, Arc<str>),
 }
@@ -34,6 +37,7 @@ impl Asker {
     pub(super) fn session(&self) -> SessionId {
         match self {
             Self::Session(link) => link.id(),
+            Self::Stream(stream) => stream.session,
             Self::Peer(asker, _) => peer_session(asker),
         }
     }
@@ -41,6 +45,7 @@ impl Asker {
     pub(super) fn party(&self) -> Party {
         let (client, peer) = match self {
             Self::Session(link) => (Arc::clone(link.client()), None),
+            Self::Stream(stream) => (Arc::clone(&stream.client), None),
             Self::Peer(asker, client) => (Arc::clone(client), Some(asker.key.name.clone())),
         };
         Party { session: self.session(), client, peer }
@@ -48,7 +53,7 @@ impl Asker {
 
     pub(super) fn owner(&self) -> Owner {
         match self {
-            Self::Session(link) => Owner::Client(Some(Holder::Session(link.id()))),
+            Self::Session(_) | Self::Stream(_) => Owner::Client(Some(Holder::Session(self.session()))),
             Self::Peer(asker, _) => Owner::Peer(asker.key.name.clone()),
         }
     }
@@ -57,6 +62,7 @@ impl Asker {
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::Session(link) => link.is_cut(),
+            Self::Stream(stream) => stream.is_over(),
             Self::Peer(asker, _) => asker.is_over(),
         }
     }

@@ -18,11 +18,11 @@ use super::asker::Asker;
 use super::op::unexpected;
 use super::serving::CLIENT_MAX;
 use super::table::{PIPES_MAX, SESSION_PIPES_MAX, limit, no_pipe};
+use crate::cancel::Cancel;
 use crate::exchange::lookup::There;
 use crate::exchange::waits::{Key, WaitId, Waiter, cost};
-use crate::exchange::{Caller, Done, Exchange};
+use crate::exchange::{Done, Exchange};
 use crate::peer::{PipeCallHandle, PipeLine, PipeThere};
-use crate::session::SessionLink;
 
 /// Pipes to other peers have numbers from here on.
 const FIRST: u64 = 1 << 63;
@@ -111,16 +111,16 @@ impl Exchange {
     /// Connects a client to a listener of another peer.
     pub(super) fn pipe_connect_there(
         self: &Arc<Self>,
-        caller: &Caller,
+        (asker, cancel): (Asker, Cancel),
         (peer, name): (PeerName, TensorName),
         request: &v1::PipeConnectRequest,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
-        let ready = self.peers_or_fail().map(Arc::clone).and_then(|peers| {
-            let link = caller.link.clone().ok_or_else(|| super::session_required("A pipe"))?;
-            self.pipes.fars.lock().check(link.id()).map(|()| (peers, link))
-        });
-        let (peers, link) = match ready {
+        let ready = self
+            .peers_or_fail()
+            .map(Arc::clone)
+            .and_then(|peers| self.pipes.fars.lock().check(asker.session()).map(|()| peers));
+        let peers = match ready {
             Ok(ready) => ready,
             Err(failure) => return done(Err(failure)),
         };
@@ -128,17 +128,17 @@ impl Exchange {
         let until = Instant::now() + (wait + SLACK).max(self.pipe_time(request.deadline_ms));
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let message =
-            v1::PeerPipeConnect { name: name.to_string(), client: link.client().to_string(), wait_ms };
+            v1::PeerPipeConnect { name: name.to_string(), client: asker.party().client.to_string(), wait_ms };
         let exchange = Arc::clone(self);
         let call = peers.connect_pipe(&peer, message, until, move |outcome| {
-            done(outcome.and_then(|there| exchange.opened_there(&link, there)));
+            done(outcome.and_then(|there| exchange.opened_there(&asker, there)));
         });
-        caller.cancel.on_cancel(Arc::new(move || call.cancel()));
+        cancel.on_cancel(Arc::new(move || call.cancel()));
     }
 
-    fn opened_there(&self, link: &SessionLink, there: PipeThere) -> Result<v1::PipeOpened, Failure> {
+    fn opened_there(&self, asker: &Asker, there: PipeThere) -> Result<v1::PipeOpened, Failure> {
         let PipeThere { message, line } = there;
-        let (session, peer) = (link.id(), line.peer().to_string());
+        let (session, peer) = (asker.session(), line.peer().to_string());
         if message.client.len() > CLIENT_MAX {
             line.end(v1::PeerPipeEnd { closed: true, ..Default::default() });
             return Err(unexpected());
@@ -154,7 +154,7 @@ impl Exchange {
         };
         let pipe =
             entered.inspect_err(|_| line.end(v1::PeerPipeEnd { closed: true, ..Default::default() }))?;
-        if link.is_cut() {
+        if asker.is_over() {
             // Its end may have come before the pipe was there.
             self.fars_of_session_ended(session);
         }
@@ -164,17 +164,13 @@ impl Exchange {
     /// Passes a call on to the peer at which the pipe lives.
     pub(super) fn pass_on_pipe_call(
         self: &Arc<Self>,
-        caller: &Caller,
+        (asker, cancel): (Asker, Cancel),
         asked: Asked,
         done: Done<v1::peer_pipe_answer::Kind>,
     ) {
         let (pipe, deadline_ms) = match &asked {
             Asked::Write(request) => (request.pipe, request.deadline_ms),
             Asked::Read(request) => (request.pipe, request.deadline_ms),
-        };
-        let asker = match Asker::of(caller) {
-            Ok(asker) => asker,
-            Err(failure) => return done(Err(failure)),
         };
         let line = self.pipes.fars.lock().line(asker.session(), pipe).cloned();
         let Some(line) = line else { return done(Err(no_pipe(pipe))) };
@@ -188,7 +184,7 @@ impl Exchange {
             return passed.finish(Err(failure));
         }
         let leaving = Arc::downgrade(&passed);
-        caller.cancel.on_cancel(Arc::new(move || {
+        cancel.on_cancel(Arc::new(move || {
             if let Some(passed) = leaving.upgrade() {
                 passed.leave();
             }

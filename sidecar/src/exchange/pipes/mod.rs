@@ -2,7 +2,8 @@
 //!
 //! - [`table`]: who listens, who is connected, what is not read. Pure.
 //! - [`op`]: one caller that waits, as an entry in `waits`: no thread waits for a message.
-//! - [`asker`]: that caller, a session of this pod or a connection of another peer.
+//! - [`asker`]: that caller, a session of this pod, a stream over gRPC or a connection of another peer.
+//! - [`hosted`]: an end whose program maps nothing, in whose place this sidecar is it.
 //! - [`serving`]: calls of other peers about pipes to listeners here.
 //! - [`far`]: pipes of our clients to listeners of other peers, whose calls are passed on.
 //!
@@ -13,11 +14,13 @@
 
 mod asker;
 mod far;
+mod hosted;
 mod op;
 mod serving;
 mod table;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -29,13 +32,13 @@ use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use self::asker::Asker;
 use self::far::{Asked, Fars, is_far};
+pub use self::hosted::{HostedPipe, PipeCall};
 use self::op::{Op, Outcome, Placed, Who};
 pub use self::table::PipeTotals;
 use self::table::{Effect, Ended, Table, Waits};
 use super::attempts::{Attempts, Rest};
 use super::names::tensor_name;
-use super::waits::Owner;
-use super::{Caller, Done, Exchange, session_required};
+use super::{Caller, Done, Exchange};
 use crate::cancel::Cancel;
 
 /// The way of descriptors inside a pod.
@@ -46,6 +49,8 @@ const LOCAL: &str = "local";
 pub(super) struct Pipes {
     table: Mutex<Table<Who>>,
     fars: Mutex<Fars>,
+    /// Number of the stream over gRPC that came last.
+    last_stream: AtomicU64,
 }
 
 // === impl Exchange ===
@@ -99,35 +104,43 @@ impl Exchange {
         request: &v1::PipeConnectRequest,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
-        let done = Box::new(done);
+        match Asker::of(caller) {
+            Ok(asker) => self.pipe_connect_for((asker, caller.cancel.clone()), request, Box::new(done)),
+            Err(failure) => done(Err(failure)),
+        }
+    }
+
+    fn pipe_connect_for(
+        self: &Arc<Self>,
+        (asker, cancel): (Asker, Cancel),
+        request: &v1::PipeConnectRequest,
+        done: Done<v1::PipeOpened>,
+    ) {
         if request.wait_ms == 0 || self.peer_meant(&request.peer, &request.name).is_none() {
-            return self.pipe_connect_now(caller, request, None, done);
+            return self.pipe_connect_now((asker, cancel), request, None, done);
         }
         let (exchange, request) = (Arc::clone(self), request.clone());
-        let wait = self.longest(request.wait_ms);
-        let (by, owner) = (caller.clone(), Owner::Client(caller.holder));
+        let (wait, owner) = (self.longest(request.wait_ms), asker.owner());
         let attempt = move |cancel: Cancel, rest, done| {
-            let caller = Caller { cancel, ..by.clone() };
-            exchange.pipe_connect_now(&caller, &request, Some(rest), done);
+            exchange.pipe_connect_now((asker.clone(), cancel), &request, Some(rest), done);
         };
-        Attempts::begin(self, (owner, &caller.cancel), wait, Box::new(attempt), done);
+        Attempts::begin(self, (owner, &cancel), wait, Box::new(attempt), done);
     }
 
     /// Connects, if the peer of the listener is there; waits for the rest of a wait, if there is one.
     fn pipe_connect_now(
         self: &Arc<Self>,
-        caller: &Caller,
+        asker: (Asker, Cancel),
         request: &v1::PipeConnectRequest,
         rest: Option<Rest>,
         done: Done<v1::PipeOpened>,
     ) {
-        let place = self.pipe_place(request).and_then(|place| Ok((place, Asker::of(caller)?)));
-        let (name, asker) = match place {
-            Ok(((None, name), asker)) => (name, (asker, caller.cancel.clone())),
-            Ok(((Some(peer), name), _)) => {
+        let name = match self.pipe_place(request) {
+            Ok((None, name)) => name,
+            Ok((Some(peer), name)) => {
                 let wait_ms = rest.map_or(request.wait_ms, Rest::there);
                 let request = v1::PipeConnectRequest { wait_ms, ..request.clone() };
-                return self.pipe_connect_there(caller, (peer, name), &request, done);
+                return self.pipe_connect_there(asker, (peer, name), &request, done);
             }
             Err(failure) => return done(Err(failure)),
         };
@@ -153,16 +166,27 @@ impl Exchange {
         request: v1::PipeWriteRequest,
         done: impl FnOnce(Result<v1::PipeWriteResponse, Failure>) + Send + 'static,
     ) {
-        let ready = checked(request).and_then(|request| Ok((request, Asker::of(caller)?)));
-        match ready {
+        match Asker::of(caller) {
+            Ok(asker) => self.pipe_write_for((asker, caller.cancel.clone()), request, Box::new(done)),
             Err(failure) => done(Err(unseen(failure))),
-            Ok((request, _)) if is_far(request.pipe) => {
+        }
+    }
+
+    fn pipe_write_for(
+        self: &Arc<Self>,
+        asker: (Asker, Cancel),
+        request: v1::PipeWriteRequest,
+        done: Done<v1::PipeWriteResponse>,
+    ) {
+        match checked(request) {
+            Err(failure) => done(Err(unseen(failure))),
+            Ok(request) if is_far(request.pipe) => {
                 let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
                     done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(unseen));
                 };
-                self.pass_on_pipe_call(caller, Asked::Write(request), Box::new(told));
+                self.pass_on_pipe_call(asker, Asked::Write(request), Box::new(told));
             }
-            Ok((request, asker)) => self.write_here((asker, caller.cancel.clone()), request, done),
+            Ok(request) => self.write_here(asker, request, done),
         }
     }
 
@@ -193,21 +217,30 @@ impl Exchange {
         done: impl FnOnce(Result<v1::PipeReadResponse, Failure>) + Send + 'static,
     ) {
         match Asker::of(caller) {
+            Ok(asker) => self.pipe_read_for((asker, caller.cancel.clone()), request, Box::new(done)),
             Err(failure) => done(Err(failure)),
-            Ok(_) if is_far(request.pipe) => {
-                let from = request.from;
-                let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
-                    done(outcome.and_then(|answer| match answer {
-                        v1::peer_pipe_answer::Kind::Message(message) if far::may_answer(&message, from) => {
-                            Ok(message)
-                        }
-                        _ => Err(op::unexpected()),
-                    }));
-                };
-                self.pass_on_pipe_call(caller, Asked::Read(*request), Box::new(told));
-            }
-            Ok(asker) => self.read_here((asker, caller.cancel.clone()), *request, done),
         }
+    }
+
+    fn pipe_read_for(
+        self: &Arc<Self>,
+        asker: (Asker, Cancel),
+        request: &v1::PipeReadRequest,
+        done: Done<v1::PipeReadResponse>,
+    ) {
+        if !is_far(request.pipe) {
+            return self.read_here(asker, *request, done);
+        }
+        let from = request.from;
+        let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
+            done(outcome.and_then(|answer| match answer {
+                v1::peer_pipe_answer::Kind::Message(message) if far::may_answer(&message, from) => {
+                    Ok(message)
+                }
+                _ => Err(op::unexpected()),
+            }));
+        };
+        self.pass_on_pipe_call(asker, Asked::Read(*request), Box::new(told));
     }
 
     /// Asks for the descriptor of a message of a pipe that lives here.

@@ -7,6 +7,7 @@
 //! A write is over when the other side has taken its message. Whoever waits is named in an [`Effect`] once, and waits no more then.
 
 mod budget;
+mod listeners;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -96,6 +97,8 @@ struct Pipe<W> {
 struct Listener<W> {
     name: TensorName,
     party: Party,
+    /// Set if it ends with its first pipe, or with the wait for that.
+    once: bool,
     backlog: VecDeque<u64>,
     accepting: VecDeque<W>,
 }
@@ -135,33 +138,6 @@ impl<W> Default for Table<W> {
 }
 
 impl<W> Table<W> {
-    /// Opens a listener; its number, and whoever waited for it.
-    ///
-    /// # Errors
-    /// NAME_TAKEN with the client that has it, LIMIT_EXCEEDED.
-    pub(super) fn listen(
-        &mut self,
-        party: Party,
-        name: TensorName,
-    ) -> Result<(u64, Vec<Effect<W>>), Failure> {
-        if let Some(taken) = self.names.get(&name).and_then(|id| self.listeners.get(id)) {
-            let message = format!(
-                "{} listens on {name} already; end that listener, or choose another name",
-                taken.party
-            );
-            return Err(Failure::new(Reason::NameTaken, message).with("name", name));
-        }
-        if self.listeners.len() >= LISTENERS_MAX {
-            return Err(limit(&format!("{LISTENERS_MAX} listeners are here already"), LISTENERS_MAX));
-        }
-        self.last += 1;
-        self.names.insert(name.clone(), self.last);
-        let waited = self.waiting.remove(&name).unwrap_or_default();
-        let listener = Listener { name, party, backlog: VecDeque::new(), accepting: VecDeque::new() };
-        self.listeners.insert(self.last, listener);
-        Ok((self.last, waited.into_iter().map(|to| Effect::Listens { to }).collect()))
-    }
-
     /// Connects to a listener: the pipe and the other side. None where there is no listener: `wait` is told when there is.
     ///
     /// # Errors
@@ -172,13 +148,13 @@ impl<W> Table<W> {
         name: &TensorName,
         wait: Option<W>,
     ) -> Result<Option<Connected<W>>, Failure> {
-        let Some(id) = self.names.get(name) else {
+        let Some(id) = self.names.get(name).copied() else {
             if let Some(wait) = wait {
                 self.waiting.entry(name.clone()).or_default().push(wait);
             }
             return Ok(None);
         };
-        let Some(listener) = self.listeners.get_mut(id) else { return Ok(None) };
+        let Some(listener) = self.listeners.get_mut(&id) else { return Ok(None) };
         if self.pipes.len() >= PIPES_MAX {
             return Err(limit(&format!("{PIPES_MAX} pipes are here already"), PIPES_MAX));
         }
@@ -206,12 +182,8 @@ impl<W> Table<W> {
         };
         let sides = [Side::new(party), Side::new(other.clone())];
         self.pipes.insert(pipe, Pipe { name: name.clone(), sides });
+        self.end_once(id);
         Ok(Some((end(pipe, 0), other, effects)))
-    }
-
-    /// Returns whether there is a listener of that name.
-    pub(super) fn is_listened(&self, name: &TensorName) -> bool {
-        self.names.contains_key(name)
     }
 
     /// Takes the next pipe of a listener; `wait` is told where there is none yet.
@@ -400,31 +372,6 @@ impl<W> Table<W> {
         effects
     }
 
-    /// Takes a pipe out of those that are not accepted yet. Returns whether it was one of them.
-    fn leave_backlog(&mut self, name: &TensorName, number: u64) -> bool {
-        let listener = self.names.get(name).and_then(|id| self.listeners.get_mut(id));
-        let Some(backlog) = listener.map(|listener| &mut listener.backlog) else { return false };
-        let before = backlog.len();
-        backlog.retain(|pipe| *pipe != number);
-        backlog.len() < before
-    }
-
-    /// A listener ends, and every pipe that it has not accepted.
-    pub(super) fn end_listener(&mut self, session: SessionId, id: u64, how: Ended) -> Vec<Effect<W>> {
-        if self.listeners.get(&id).is_none_or(|listener| listener.party.session != session) {
-            return Vec::new();
-        }
-        let Some(listener) = self.listeners.remove(&id) else { return Vec::new() };
-        self.names.remove(&listener.name);
-        let over = Failure::new(Reason::PipeClosed, format!("the listener {} has ended", listener.name));
-        let fail = |to| Effect::Fail { to, why: over.clone() };
-        let mut effects: Vec<_> = listener.accepting.into_iter().map(fail).collect();
-        for pipe in listener.backlog {
-            effects.extend(self.close_side(pipe, 1, how));
-        }
-        effects
-    }
-
     /// Returns whether a session has an end of a pipe that it has not closed.
     pub(super) fn has_any(&self, session: SessionId) -> bool {
         let is_open = |side: &Side<W>| side.party.session == session && side.ended.is_none();
@@ -468,6 +415,7 @@ impl<W> Table<W> {
                 let accepting = &mut self.listeners.get_mut(listener)?.accepting;
                 let at = accepting.iter().position(is_it)?;
                 accepting.remove(at);
+                self.end_once(*listener);
             }
             Waits::Message(pipe) => {
                 let readers = &mut self.end_of(*pipe)?.readers;

@@ -3,29 +3,16 @@
 use bytes::Bytes;
 use tensorlane_proto::channel::{PARTS_MAX, Parts};
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::CHUNK_BYTES_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, wire};
+
+use super::super::coming::{ComingBytes, Landing, check_first, described};
 
 /// Message that has begun to come.
 pub(super) struct Incoming {
     /// Descriptors; none for plain bytes, which are one part.
     pub(super) descriptors: Option<Vec<Descriptor>>,
-    parts: Vec<Part>,
-    missing: u64,
-}
-
-/// Part of a message: how many bytes it has, and how many of them have come.
-struct Part {
-    bytes: u64,
-    came: u64,
-}
-
-/// Place of bytes that came: in which part, and where there.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Landing {
-    pub(super) part: usize,
-    pub(super) offset: u64,
+    coming: ComingBytes,
 }
 
 // === impl Incoming ===
@@ -47,7 +34,7 @@ impl Incoming {
             [only] => only.descriptor.is_none(),
             [_, ..] => false,
         };
-        let mut incoming = Self { descriptors: (!plain).then(Vec::new), parts: Vec::new(), missing: 0 };
+        let mut incoming = Self { descriptors: (!plain).then(Vec::new), coming: ComingBytes::default() };
         let mut first = Vec::with_capacity(parts.len());
         for (index, part) in parts.into_iter().enumerate() {
             let v1::ChannelPart { descriptor, mut bytes, data } = part;
@@ -62,36 +49,24 @@ impl Incoming {
                     failure.message = format!("the descriptor of part {index}: {}", failure.message);
                     failure
                 })?;
-                let says = descriptor.layout.bytes();
-                if bytes != 0 && bytes != says {
-                    let message =
-                        format!("part {index} is said to have {bytes} bytes, and its descriptor says {says}");
-                    return Err(Failure::new(Reason::LayoutMismatch, message));
-                }
-                bytes = says;
+                bytes = described(index, bytes, descriptor.layout.bytes())?;
                 descriptors.push(descriptor);
             }
-            incoming.missing = incoming.missing.checked_add(bytes).ok_or_else(|| {
-                Failure::new(Reason::InvalidArgument, "the parts of a message have more than 2^64 bytes")
-            })?;
-            incoming.parts.push(Part { bytes, came: 0 });
+            incoming.coming.push(bytes)?;
             first.push(data);
         }
-        let here: usize = first.iter().map(Bytes::len).sum();
-        if here > CHUNK_BYTES_MAX {
-            return Err(too_many(here));
-        }
+        check_first(&first)?;
         Ok((incoming, first))
     }
 
     /// Bytes of a plain message.
     pub(super) fn plain_bytes(&self) -> u64 {
-        self.parts.first().map_or(0, |part| part.bytes)
+        self.coming.first()
     }
 
     /// Returns whether all bytes have come.
     pub(super) fn is_whole(&self) -> bool {
-        self.missing == 0
+        self.coming.is_whole()
     }
 
     /// Takes the next bytes of a part: where they go.
@@ -99,28 +74,7 @@ impl Incoming {
     /// # Errors
     /// INVALID_ARGUMENT for a part that there is not, or more bytes than it has; TOO_LARGE for a chunk of too many.
     pub(super) fn take(&mut self, part: u32, bytes: usize) -> Result<Landing, Failure> {
-        if bytes > CHUNK_BYTES_MAX {
-            return Err(too_many(bytes));
-        }
-        let (index, count) = (part as usize, self.parts.len());
-        let Some(part) = self.parts.get_mut(index) else {
-            let message = format!("a chunk of part {index} of a message of {count} parts");
-            return Err(Failure::new(Reason::InvalidArgument, message).with("part", index));
-        };
-        let (bytes, left) = (bytes as u64, part.bytes - part.came);
-        if bytes > left {
-            let message = format!(
-                "{bytes} more bytes of part {index}, of which {} of {} have come: {left} are missing",
-                part.came, part.bytes
-            );
-            return Err(Failure::new(Reason::InvalidArgument, message)
-                .with("part", index)
-                .with("missing_bytes", left));
-        }
-        let landing = Landing { part: index, offset: part.came };
-        part.came += bytes;
-        self.missing -= bytes;
-        Ok(landing)
+        self.coming.take(part, bytes)
     }
 
     /// Parts with their places in a slot.
@@ -132,14 +86,9 @@ impl Incoming {
     }
 }
 
-fn too_many(bytes: usize) -> Failure {
-    let message =
-        format!("{bytes} bytes in one message of the stream; at most {CHUNK_BYTES_MAX}: send chunks");
-    Failure::new(Reason::TooLarge, message).with("bytes", bytes).with("bytes_max", CHUNK_BYTES_MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::frame::CHUNK_BYTES_MAX;
     use tensorlane_proto::{DType, Layout, Shape};
 
     use super::*;

@@ -17,11 +17,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::super::call::{Cancelled, outcome};
-use super::super::lasting::Sleeper;
-use super::super::status::status;
-use super::Begun;
-use crate::gate;
+use super::super::call::outcome;
+use super::super::lasting::{self, Begun, Sleeper, attend};
 use crate::metrics::label::PanicScope;
 
 /// Most bytes of a message in one answer. Each stream has two of them here at worst.
@@ -32,41 +29,24 @@ const BOOKED_FROM: u64 = 4 << 10;
 /// Answers to a reader.
 pub(in crate::grpc) type Messages = ReceiverStream<Result<v1::ChannelReadResponse, Status>>;
 
-type Answers = mpsc::Sender<Result<v1::ChannelReadResponse, Status>>;
+type Answers = lasting::Answers<v1::ChannelReadResponse>;
 
 /// Begins a reader, which lasts until either end ends it, it is refused, or the server ends.
 pub(in crate::grpc) fn read(begun: Begun, request: v1::ChannelReadRequest) -> Messages {
     let (send, answers) = mpsc::channel(1);
-    let threads = begun.exchange.threads().clone();
-    tokio::spawn(threads.task("grpc-channel", PanicScope::Call, serve(begun, request, send)));
+    let (threads, begun) = (begun.exchange.threads().clone(), Arc::new(begun));
+    let conversation = {
+        let (begun, answers) = (Arc::clone(&begun), send.clone());
+        async move { converse(&begun, request, &answers).await }
+    };
+    let reader = attend(begun, send, conversation);
+    tokio::spawn(threads.task("grpc-channel", PanicScope::Call, reader));
     ReceiverStream::new(answers)
 }
 
-async fn serve(begun: Begun, request: v1::ChannelReadRequest, answers: Answers) {
-    let cancel = begun.call.caller().cancel.clone();
-    let cancelled = Cancelled::of(&cancel);
-    // A drain waits for no reader.
-    let ending = Cancelled::of(begun.exchange.gate().ending());
-    begun.bounds.cancels(&cancel);
+async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answers) -> Result<(), Failure> {
     // However seldom it reads: its writer is told by whom it is held up.
     begun.bounds.bear();
-    let ended = tokio::select! {
-        biased;
-        () = answers.closed() => return,
-        failure = cancelled.wait() => Err(begun.bounds.spent().unwrap_or(failure)),
-        _ = ending.wait() => Err(gate::draining()),
-        ended = converse(&begun, request, &answers) => ended,
-    };
-    // Whatever the conversation has begun and nobody awaits.
-    cancel.cancel();
-    begun.call.end([ended.as_ref().copied().map_err(|failure| failure.reason)]);
-    drop(begun.place);
-    if let Err(failure) = ended {
-        let _ = answers.send(Err(status(&failure))).await;
-    }
-}
-
-async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answers) -> Result<(), Failure> {
     let client = begun.client(&request.client)?;
     let cancel = begun.call.caller().cancel.clone();
     let attached = outcome(|done| begun.exchange.channel_attach_hosted(client, cancel, request, done), drop);

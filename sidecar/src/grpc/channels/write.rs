@@ -21,13 +21,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::super::call::{Cancelled, outcome};
-use super::super::lasting::Sleeper;
-use super::super::status::{broken, status};
-use super::Begun;
-use super::message::{Incoming, Landing};
+use super::super::call::outcome;
+use super::super::coming::Landing;
+use super::super::lasting::{self, Begun, Sleeper, attend};
+use super::super::status::broken;
+use super::message::Incoming;
 use crate::exchange::HostedWriter;
-use crate::gate;
 use crate::metrics::label::PanicScope;
 
 /// Answers that may wait for a client; then its messages do.
@@ -38,38 +37,20 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Answers to a writer.
 pub(in crate::grpc) type Written = ReceiverStream<Result<v1::ChannelWriteResponse, Status>>;
 
-type Answers = mpsc::Sender<Result<v1::ChannelWriteResponse, Status>>;
+type Answers = lasting::Answers<v1::ChannelWriteResponse>;
 type Requests = Streaming<v1::ChannelWriteRequest>;
 
 /// Begins a writer, which lasts until its client finishes or ends it, it is refused, or the server ends.
 pub(in crate::grpc) fn write(begun: Begun, requests: Requests) -> Written {
     let (send, answers) = mpsc::channel(ANSWERS_MAX);
-    let threads = begun.exchange.threads().clone();
-    tokio::spawn(threads.task("grpc-channel", PanicScope::Call, serve(begun, requests, send)));
-    ReceiverStream::new(answers)
-}
-
-async fn serve(begun: Begun, requests: Requests, answers: Answers) {
-    let cancel = begun.call.caller().cancel.clone();
-    let cancelled = Cancelled::of(&cancel);
-    // A drain waits for no writer.
-    let ending = Cancelled::of(begun.exchange.gate().ending());
-    begun.bounds.cancels(&cancel);
-    // The writer ends with what it is told by, whichever is first.
-    let ended = tokio::select! {
-        biased;
-        () = answers.closed() => return,
-        failure = cancelled.wait() => Err(begun.bounds.spent().unwrap_or(failure)),
-        _ = ending.wait() => Err(gate::draining()),
-        ended = converse(&begun, requests, &answers) => ended,
+    let (threads, begun) = (begun.exchange.threads().clone(), Arc::new(begun));
+    let conversation = {
+        let (begun, answers) = (Arc::clone(&begun), send.clone());
+        async move { converse(&begun, requests, &answers).await }
     };
-    // Whatever the conversation has begun and nobody awaits.
-    cancel.cancel();
-    begun.call.end([ended.as_ref().copied().map_err(|failure| failure.reason)]);
-    drop(begun.place);
-    if let Err(failure) = ended {
-        let _ = answers.send(Err(status(&failure))).await;
-    }
+    let writer = attend(begun, send, conversation);
+    tokio::spawn(threads.task("grpc-channel", PanicScope::Call, writer));
+    ReceiverStream::new(answers)
 }
 
 async fn converse(begun: &Begun, mut requests: Requests, answers: &Answers) -> Result<(), Failure> {

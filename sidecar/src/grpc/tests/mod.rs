@@ -5,6 +5,7 @@ mod bytes;
 mod channels;
 mod errors;
 mod gpu;
+mod pipes;
 mod server;
 mod session;
 mod tickets;

@@ -286,3 +286,26 @@ fn the_last_sequence_of_all_is_none() {
     let refused = table.write(FROM, pipe, u64::MAX, "a".into(), "w").unwrap_err();
     assert_eq!(refused.reason, Reason::InvalidArgument);
 }
+
+#[test]
+fn a_listener_for_one_pipe_ends_with_it_or_with_the_wait_for_it() {
+    let mut table = Named::default();
+    let is_it = |wanted: &'static str| move |who: &&'static str| *who == wanted;
+    table.connect(party(FROM), &name(), Some("c")).unwrap();
+    let id = table.number();
+    assert_eq!(table.listen_once(id, party(TO), name(), "a").unwrap(), [Effect::Listens { to: "c" }]);
+    let again = table.number();
+    assert_eq!(table.listen_once(again, party(TO), name(), "b").unwrap_err().reason, Reason::NameTaken);
+    let (pipe, _, effects) = table.connect(party(FROM), &name(), Some("c")).unwrap().unwrap();
+    assert_eq!(effects, [Effect::Accepted { to: "a", pipe: pipe + 1, other: party(FROM) }]);
+    assert!(!table.is_listened(&name()), "the next one waits for another listener");
+    assert_eq!(table.totals().listeners, 0);
+    let id = table.number();
+    table.listen_once(id, party(TO), name(), "a").unwrap();
+    assert_eq!(table.forget(&Waits::Pipe(id), is_it("a")), Some(false));
+    assert!(!table.is_listened(&name()) && table.totals().listeners == 0);
+    let id = table.number();
+    table.listen_once(id, party(TO), name(), "a").unwrap();
+    assert_eq!(failed(&table.end_session(TO))[0].0, "a");
+    assert!(!table.is_listened(&name()));
+}
