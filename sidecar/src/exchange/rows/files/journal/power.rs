@@ -22,6 +22,8 @@ const ROWS: u64 = 8;
 const JOURNAL_BYTES: u64 = 700;
 
 type Image = BTreeMap<Which, Vec<u8>>;
+/// Writes of a file that may be lost: number of the step, offset and bytes.
+type Unsynced<'a> = Vec<(usize, u64, &'a [u8])>;
 
 /// A disk with the files of a set.
 #[derive(Default)]
@@ -76,7 +78,7 @@ impl Twin {
     fn after(&self, steps: usize, chance: &mut StdRng) -> Image {
         let disk = self.0.lock();
         let mut image = disk.base.clone();
-        let mut unsynced: BTreeMap<Which, Vec<(usize, u64, &[u8])>> = BTreeMap::new();
+        let mut unsynced: BTreeMap<Which, Unsynced<'_>> = BTreeMap::new();
         for (at, step) in disk.steps[..steps].iter().enumerate() {
             match step {
                 Step::Write(which, offset, bytes) => {
