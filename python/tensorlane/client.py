@@ -387,7 +387,8 @@ class Client:
 
         With `directory`, rows lie in files in a new directory of that name below `sets.root` of the sidecar, which
         `TensorDict.load_memmap` opens, and the set is there again when its sidecar has started again. With `open`, the directory may
-        be there; it gives rows and leaves where none are given. `durability` is `process`, or `none`: see docs/sets.md.
+        be there; it gives rows and leaves where none are given. `durability` is `process`, `none`, or `disk`,
+        with which a commit that was answered survives a loss of power: see docs/sets.md.
         """
         if directory is None and (rows is None or leaves is None):
             raise Unsupported("a set in memory has rows and leaves", remedy="give both, or a directory and open=True")

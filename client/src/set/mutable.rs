@@ -41,7 +41,7 @@ pub enum Durability {
     /// As `None`, and rows that were being written are TORN_ROWS until they are written again.
     #[default]
     Process,
-    /// Commits survive a loss of power. Sidecars of this release refuse it: UNSUPPORTED.
+    /// Commits survive a loss of power, whole. Each waits until its rows are on the disk; earlier sidecars refuse it: UNSUPPORTED.
     Disk,
 }
 

@@ -504,7 +504,7 @@ pub enum SetDurability {
     None = 1,
     /// As NONE, and rows that were being written are TORN_ROWS until they are written again.
     Process = 2,
-    /// Commits survive a loss of power. UNSUPPORTED in this release.
+    /// Commits survive a loss of power, each whole and none in part.
     Disk = 3,
 }
 impl SetDurability {

@@ -95,13 +95,19 @@ impl Commits {
         }
     }
 
+    /// The commit to rows that would be made now, and the row behind the last extension then. Nothing is made.
+    pub fn next(&self, rows: &RowList) -> (Committed, u64) {
+        let settled = match *rows {
+            RowList::Round { first, count, of } => (first + count) % of,
+            _ => self.settled,
+        };
+        (Committed { version: self.version + 1, first: rows.first() }, settled)
+    }
+
     /// A commit to rows is made now: the next version.
     pub fn commit(&mut self, rows: &RowList, retry: Option<RetryId>) -> Committed {
-        self.version += 1;
-        let committed = Committed { version: self.version, first: rows.first() };
-        if let RowList::Round { first, count, of } = *rows {
-            self.settled = (first + count) % of;
-        }
+        let (committed, settled) = self.next(rows);
+        (self.version, self.settled) = (committed.version, settled);
         if let Some(retry) = retry {
             self.remember(retry, committed);
         }

@@ -5,6 +5,7 @@
 //!   RowList     rows that are read or written, proven to be there
 //!   Commits     version, cursor of extensions, commits that may be repeated
 //!   Intent, Record, Torn   what a set on files keeps beside its rows
+//!   JournalHead  in front of what a commit writes, in the journal of a set that survives a loss of power
 //!   Plan        the directory of a set on files: its files, and `meta.json` of each level
 //! ```
 //!
@@ -15,6 +16,7 @@ mod commits;
 mod directory;
 #[cfg(test)]
 mod histories;
+mod journal;
 mod layout;
 mod list;
 mod record;
@@ -26,6 +28,7 @@ mod torn;
 pub use commits::{Commits, Committed, REPEATS_MAX};
 #[cfg(feature = "set")]
 pub use directory::{Found, Plan, PlannedFile};
+pub use journal::{JOURNAL_HEAD_BYTES, JournalHead, check_journal_entry};
 pub use layout::{BAND_BYTES, Leaf, Run, SET_ROWS_MAX, SETS_LEAVES_MAX, SetLayout};
 pub use list::RowList;
 pub use record::{Intent, NO_INTENT, RECORD_BYTES, Record};

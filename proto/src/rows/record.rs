@@ -129,7 +129,7 @@ impl Torn {
 }
 
 /// Numbers behind their checksum and length.
-fn sealed(numbers: impl Iterator<Item = u64>) -> Vec<u8> {
+pub(super) fn sealed(numbers: impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = vec![0; HEAD];
     numbers.for_each(|number| bytes.extend(number.to_le_bytes()));
     // At most 16 MiB of them, and a few: see the limits of rows and leaves.
@@ -139,7 +139,7 @@ fn sealed(numbers: impl Iterator<Item = u64>) -> Vec<u8> {
     bytes
 }
 
-fn opened(bytes: &[u8]) -> Option<Vec<u64>> {
+pub(super) fn opened(bytes: &[u8]) -> Option<Vec<u64>> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     let (sum, len) = head.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len.first_chunk()?);

@@ -97,7 +97,8 @@ impl Parts {
             exchange_settings(config, fingerprint),
         );
         if let Some(root) = &config.sets.root {
-            exchange.open_sets(root, config.limits.set_files).map_err(|error| match error.kind() {
+            let opened = exchange.open_sets(root, config.limits.set_files, config.limits.set_journal_bytes);
+            opened.map_err(|error| match error.kind() {
                 std::io::ErrorKind::ResourceBusy => RunError::InUse { directory: root.clone() },
                 _ => io("open sets.root")(error),
             })?;

@@ -247,6 +247,8 @@ pub struct Limits {
     pub pending_requests: usize,
     /// Files of sets that are kept open.
     pub set_files: usize,
+    /// Most bytes of the journal of a set on files.
+    pub set_journal_bytes: u64,
     /// Connections that have not said who they are, at each door.
     pub strangers: usize,
     /// Lanes of all peers together.

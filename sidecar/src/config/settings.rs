@@ -329,6 +329,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.set_files = |text| count(text, 1_000_000)
     ),
     setting!(
+        "limits.setJournalBytes",
+        Text("256Mi"),
+        "bytes in multiples of 4Ki, at least 64Ki",
+        "Bytes of the journal of a set on files with the durability disk, on the disk below sets.root; no commit to it has more, and no heap is taken for it.",
+        limits.set_journal_bytes = |text| bytes(text, 64 << 10)
+    ),
+    setting!(
         "limits.strangers",
         Text("64"),
         "a number from 1 to 4096",
@@ -501,6 +508,7 @@ pub(super) fn blank() -> Config {
             tickets: 0,
             pending_requests: 0,
             set_files: 0,
+            set_journal_bytes: 0,
             strangers: 0,
             lanes: 0,
             unread_bytes: 0,

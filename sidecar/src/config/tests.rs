@@ -64,7 +64,7 @@ fn every_setting_can_be_set_from_either_side() {
         "peers.kubeconfig" => "/elsewhere",
         "log.format" => "text",
         "limits.unreadBytes" => "32Mi",
-        "limits.lentBytes" => "8Mi",
+        "limits.lentBytes" | "limits.setJournalBytes" => "8Mi",
         // At least two by default.
         "peers.lanes" => "1",
         "peers.fanOut" => "3",

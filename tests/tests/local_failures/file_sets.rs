@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tensorlane_client::set::mutable::{MutableSet, Place, SetFiles, SetSpec};
+use tensorlane_client::set::mutable::{Durability, MutableSet, Place, SetFiles, SetSpec};
 use tensorlane_proto::{DType, Reason, Selection};
 use tensorlane_tests::{Sidecar, SidecarOptions, Workload, until};
 
@@ -105,4 +105,71 @@ fn rows_that_a_killed_sidecar_was_writing_are_torn_until_they_are_written_again_
     }
     println!("{torn} of {KILLS} kills hit rows that were being written");
     assert!(torn > 0, "no kill hit a commit while it was applied");
+}
+
+#[test]
+fn commits_to_a_journal_are_whole_after_any_kill_and_none_that_was_seen_is_lost() {
+    let root = tempfile::tempdir().unwrap();
+    // Two commits fit: the journal is emptied again and again.
+    let options = SidecarOptions::default()
+        .set("sets.root", root.path().display())
+        .set("limits.setJournalBytes", "12Mi")
+        .admin();
+    let mut sidecar = Sidecar::with(options);
+    let spec = SetSpec::new("replay", ROWS).leaf("obs", DType::U8, &[WIDE]).leaf("done", DType::U8, &[1]);
+    let files =
+        SetFiles { directory: "replay".to_owned(), durability: Durability::Disk, ..SetFiles::default() };
+    let client = sidecar.client();
+    let reference = client.create_set(&spec.files(&files)).unwrap().reference().to_owned();
+    drop(client);
+    let journal = root.path().join("replay/.tensorlane/journal");
+    let mut redone = 0;
+    for kill in 1..=KILLS {
+        let seen = {
+            let client = sidecar.client();
+            let set = client.open_mutable_set(&reference).unwrap();
+            let before = set.info().version;
+            let mut writer = Workload::start(&sidecar);
+            writer.ask(&format!("commit-loop replay {kill}"), "looping");
+            until("some commits are made", || set.now().unwrap().version > before + kill % 4);
+            let point = Duration::from_micros(kill * 977 % 9_000);
+            let since = Instant::now();
+            while since.elapsed() < point {
+                std::hint::spin_loop();
+            }
+            let seen = set.now().unwrap().version;
+            sidecar.kill();
+            writer.kill_alone();
+            seen
+        };
+        assert!(std::fs::metadata(&journal).unwrap().len() <= 12 << 20);
+        redone += u64::from(std::fs::read(&journal).unwrap().iter().take(8).any(|byte| *byte != 0));
+        sidecar.start_again();
+        let client = sidecar.client();
+        let set = client.open_mutable_set(&reference).unwrap();
+        let info = set.now().unwrap();
+        assert!(info.version >= seen, "{} after {seen}", info.version);
+        assert_eq!((info.torn_rows, whole(&set).is_some()), (0, true));
+    }
+    println!("{redone} of {KILLS} kills left commits in the journal");
+    assert!(redone > 0, "no kill left a commit in the journal");
+    let client = sidecar.client();
+    let set = client.open_mutable_set("replay").unwrap();
+    let too_large = SetSpec::new("large", 100).leaf("x", DType::U8, &[1 << 20]);
+    let files = SetFiles { directory: "large".to_owned(), ..files };
+    let large = client.create_set(&too_large.files(&files)).unwrap();
+    let bytes = vec![1; 13 << 20];
+    let leaves = BTreeMap::from([("x", &bytes[..])]);
+    let refused = large
+        .write(&Place::Rows(Selection::rows((0..13).collect::<Vec<u64>>())), 13, &leaves, None)
+        .unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::TooLarge));
+    assert!(refused.to_string().contains("limits.setJournalBytes"), "{refused}");
+    let before = whole(&set);
+    set.flush().unwrap();
+    client.drop_set("replay").unwrap();
+    assert!(!journal.exists(), "what was dropped is a plain directory");
+    let opening = SetFiles { directory: "replay".to_owned(), open: true, ..SetFiles::default() };
+    let set = client.create_set(&SetSpec::new("", 0).files(&opening)).unwrap();
+    assert_eq!(whole(&set), before);
 }

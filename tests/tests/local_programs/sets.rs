@@ -180,8 +180,9 @@ fn a_set_on_files_is_made_and_shown_and_its_directory_stays_and_is_opened() {
     assert_eq!(fs::metadata(root.path().join("data/next/reward.memmap")).unwrap().len(), 400);
     let opened = desk.works("set create again --files data --open");
     assert!(opened.starts_with("again  100 rows of 1 leaf, 400 B, at version 0"), "{opened}");
-    let disk = desk.fails("set create c --files c --rows 1 --leaf a:u8 --durability disk");
-    assert!(disk.contains("UNSUPPORTED") && disk.contains("flush"), "{disk}");
+    desk.works("set create c --files c --rows 1 --leaf a:u8 --durability disk");
+    assert!(desk.works("set stat c").contains("  files    c, durability disk"));
+    assert!(root.path().join("c/.tensorlane/journal").is_file());
     let misuse = desk.call("set create c --rows 1 --open");
     assert!(misuse.code == 2 && misuse.errors.contains("--files"), "{}", misuse.errors);
 }

@@ -239,8 +239,8 @@ pub(crate) struct SetCreate {
     /// Take a directory that is there, as written by TensorDict.memmap or an earlier set.
     #[arg(long, requires = "files")]
     pub(crate) open: bool,
-    /// Durability: none and process survive the end of the sidecar, and with process torn rows are known.
-    #[arg(long, requires = "files", default_value = "process", value_name = "none|process")]
+    /// Durability: all survive the end of the sidecar; with process torn rows are known, with disk commits survive a loss of power.
+    #[arg(long, requires = "files", default_value = "process", value_name = "none|process|disk")]
     pub(crate) durability: Durability,
 }
 

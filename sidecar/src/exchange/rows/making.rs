@@ -11,7 +11,7 @@ use tensorlane_proto::rows::{PlannedFile, SetId, SetLayout, SetReference};
 
 use super::Meant;
 use super::files::{
-    Directory, DirectoryName, Durability, FileSet, Identity, Root, check_layout, reference, taken,
+    Directory, DirectoryName, Durability, FileSet, Identity, Root, RootLimits, check_layout, reference, taken,
 };
 use super::memory::MutableSet;
 use crate::exchange::names::tensor_name;
@@ -169,8 +169,8 @@ impl Exchange {
     ///
     /// # Errors
     /// The directory cannot be opened, or another sidecar has it.
-    pub fn open_sets(&self, path: &Path, files_max: usize) -> io::Result<()> {
-        let root = Arc::new(Root::open(path, files_max)?);
+    pub fn open_sets(&self, path: &Path, files: usize, journal_bytes: u64) -> io::Result<()> {
+        let root = Arc::new(Root::open(path, RootLimits { files, journal_bytes })?);
         let _making = root.making.lock();
         let names = root.names().map_err(|failure| io::Error::other(failure.to_string()))?;
         for name in names {

@@ -51,6 +51,21 @@ pub(super) struct Terms {
     pub(super) retry: Option<RetryId>,
 }
 
+// === impl Terms ===
+
+impl Terms {
+    /// The commit that one with these terms repeats; none where it may be made.
+    ///
+    /// # Errors
+    /// VERSION_CHANGED with the latest version.
+    pub(super) fn before(self, commits: &Commits) -> Result<Option<Committed>, Failure> {
+        match commits.repeated(self.retry) {
+            Some(before) => Ok(Some(before)),
+            None => commits.check(self.expects).map(|()| None),
+        }
+    }
+}
+
 // === impl MutableSet ===
 
 impl MutableSet {
@@ -224,33 +239,32 @@ impl MutableSet {
         lock: usize,
         rows: &RowList,
         parts: &[NewBytes<'_>],
-        Terms { expects, retry }: Terms,
+        terms: Terms,
     ) -> Result<Committed, Failure> {
-        let checked = |commits: &Commits| match commits.repeated(retry) {
-            Some(before) => Ok(Some(before)),
-            None => commits.check(expects).map(|()| None),
-        };
-        if let Some(before) = checked(&self.commits.lock())? {
+        if let Some(before) = terms.before(&self.commits.lock())? {
             return Ok(before);
         }
         files.check()?;
         files.reserve(rows, parts)?;
+        if let Some(made) = files.commit(&self.commits, lock, rows, parts, terms) {
+            return made;
+        }
         let committed = {
             let mut commits = self.commits.lock();
-            if let Some(before) = checked(&commits)? {
+            if let Some(before) = terms.before(&commits)? {
                 return Ok(before);
             }
             // Before anybody sees the version: no other commit has it, also after the end of this life.
             let leaves = parts.iter().map(|(at, ..)| *at).collect();
             files.intend(lock, &Intent::new(commits.version() + 1, leaves, rows))?;
-            commits.commit(rows, retry)
+            commits.commit(rows, terms.retry)
         };
         let settled = files.write(rows, parts).and_then(|()| {
-            let record = Record { committed, cursor: self.commits.lock().settled(), retry };
+            let record = Record { committed, cursor: self.commits.lock().settled(), retry: terms.retry };
             files.settle(lock, &record, rows, parts)
         });
         if let Err(failure) = settled {
-            self.commits.lock().failed(retry);
+            self.commits.lock().failed(terms.retry);
             files.tear(lock, rows, parts);
             return Err(failure);
         }

@@ -14,6 +14,8 @@ pub(super) enum Which {
     Leaf(usize),
     /// The ring of commits.
     Commits,
+    /// New rows that are on the disk before they are written where they belong.
+    Journal,
     /// The intent of the commit that holds this lock, and none below it.
     Intent(usize),
 }

@@ -15,6 +15,8 @@ use super::root::{DirectoryName, Root, below, file};
 
 /// The ring of commits.
 pub(super) const COMMITS: &str = "commits";
+/// New rows of commits that survive a loss of power.
+pub(super) const JOURNAL: &str = "journal";
 /// Rows that commits of dead lives were writing.
 const TORN: &str = "torn";
 /// Ending of a file that is being written anew.
@@ -22,7 +24,7 @@ const DRAFT: &str = ".new";
 /// Intents beyond this number are none: so many locks a set has.
 const INTENTS: usize = 64;
 /// Most bytes of an intent: a head, all leaves, and a row list of single rows.
-const INTENT_BYTES_MAX: u64 = 32 << 20;
+pub(super) const INTENT_BYTES_MAX: u64 = 32 << 20;
 
 /// Identity of a set on files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +131,7 @@ pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failu
         unlink(OWN_META).map_err(failed)?;
     }
     let drafts = [OWN_META, TORN].map(|name| format!("{name}{DRAFT}"));
-    let named = [COMMITS, TORN].map(str::to_owned);
+    let named = [COMMITS, TORN, JOURNAL].map(str::to_owned);
     for name in named.into_iter().chain(drafts).chain((0..INTENTS).map(intent_name)) {
         unlink(&name).map_err(failed)?;
     }
@@ -139,6 +141,22 @@ pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failu
     }
     let json = serde_json::to_vec_pretty(&meta).map_err(|error| failed(error.into()))?;
     replace(&own, OWN_META, &json).map_err(failed)
+}
+
+/// Makes the journal of a set, or removes it, so that it is there or not also after a loss of power.
+pub(super) fn keep_journal(set: &OwnedFd, directory: &DirectoryName, is_kept: bool) -> Result<(), Failure> {
+    let failed = |error: io::Error| storage(&shown(directory, JOURNAL), "make", &error);
+    let own = below(set, OWN_DIRECTORY).map_err(failed)?;
+    if is_kept {
+        let journal = file(&own, JOURNAL, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
+        journal.sync_all().map_err(failed)?;
+    } else {
+        let unlinked = rustix::fs::unlinkat(&own, JOURNAL, AtFlags::empty()).map_err(io::Error::from);
+        if missing_is_none(unlinked).map_err(failed)?.is_none() {
+            return Ok(());
+        }
+    }
+    rustix::fs::fsync(&own).map_err(|error| failed(error.into()))
 }
 
 /// Reads what earlier lives left, and notes rows that they were writing as torn.

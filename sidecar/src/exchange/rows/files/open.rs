@@ -15,8 +15,13 @@ use tensorlane_proto::set::{
     file_name,
 };
 
+use super::Durability;
 use super::failure::{storage, unsupported};
-use super::keep::{Identity, read_at_most, read_meta, recover, write_meta, write_torn};
+use super::journal::{Journal, clear, redo};
+use super::keep::{
+    Identity, JOURNAL, Kept, keep_journal, missing_is_none, read_at_most, read_meta, recover, write_meta,
+    write_torn,
+};
 use super::root::{DirectoryName, Inode, Root, below, file};
 use super::rows::FileSet;
 
@@ -74,30 +79,64 @@ impl Directory {
         if self.identity.as_ref() != Some(identity) {
             // A copy has the state of another set: it begins anew, and what was torn there is torn here.
             if self.identity.is_none() && self.meta.mutable.is_some() {
-                torn = recover(&self.set, &self.name, &self.layout)?.torn;
+                torn = self.revive(&self.files(root, Durability::Process))?.torn;
                 super::keep::forget(root, &self.name)?;
             }
-            let meta = OwnMeta { mutable: Some(identity.own(&self.name)), ..self.meta };
+            let meta = OwnMeta { mutable: Some(identity.own(&self.name)), ..self.meta.clone() };
             write_meta(&self.set, &self.name, &meta)?;
         }
-        let mut kept = recover(&self.set, &self.name, &self.layout)?;
+        let mut files = self.files(root, identity.durability);
+        let mut kept = self.revive(&files)?;
+        keep_journal(&self.set, &self.name, files.journal.is_some())?;
         if !torn.is_empty() {
             write_torn(&self.set, &self.name, &torn)?;
             kept.torn = torn;
         }
-        let files = FileSet {
+        files.torn_rows = AtomicU64::new(kept.torn.rows());
+        files.torn = Mutex::new(kept.torn);
+        Ok((files, kept.commits, self.layout))
+    }
+
+    fn files(&self, root: &Arc<Root>, durability: Durability) -> FileSet {
+        FileSet {
             root: Arc::clone(root),
-            directory: self.name,
+            directory: self.name.clone(),
             inode: self.inode,
             number: root.number(),
-            files: self.found.files,
-            durability: identity.durability,
-            torn_rows: AtomicU64::new(kept.torn.rows()),
-            torn: Mutex::new(kept.torn),
+            files: self.found.files.clone(),
+            durability,
+            journal: (durability == Durability::Disk).then(|| Journal::new(root.journal_max)),
+            torn_rows: AtomicU64::new(0),
+            torn: Mutex::default(),
             is_unnoted: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
-        };
-        Ok((files, kept.commits, self.layout))
+        }
+    }
+
+    /// Takes what earlier lives left: rows that they were writing, and commits in their journal, which are made again.
+    fn revive(&self, files: &FileSet) -> Result<Kept, Failure> {
+        let kept = recover(&self.set, &self.name, &self.layout)?;
+        let own = below(&self.set, OWN_DIRECTORY).and_then(|own| file(&own, JOURNAL, OFlags::RDONLY));
+        let journal = missing_is_none(own).map_err(|error| storage(self.name.as_str(), "open", &error))?;
+        if journal.is_none() {
+            return Ok(kept);
+        }
+        let (mut torn, mut is_mended) = (kept.torn.clone(), false);
+        let redone = redo(files, &self.layout, &mut |plan| {
+            for leaf in &plan.leaves {
+                plan.pieces.iter().for_each(|(first, count)| is_mended |= torn.remove(*leaf, *first, *count));
+            }
+        })?;
+        if redone == 0 {
+            return Ok(kept);
+        }
+        if is_mended {
+            write_torn(&self.set, &self.name, &torn)?;
+        }
+        clear(files)?;
+        let directory = self.name.as_str();
+        tracing::info!(directory, commits = redone, "commits in the journal were written where they belong");
+        recover(&self.set, &self.name, &self.layout)
     }
 }
 

@@ -26,7 +26,18 @@ pub(in crate::exchange) struct Root {
     pub(super) descriptors: Descriptors,
     /// Held while sets are made, opened and dropped, one at a time.
     pub(in crate::exchange::rows) making: Mutex<()>,
+    /// Most bytes of the journal of a set.
+    pub(super) journal_max: u64,
     last: AtomicU64,
+}
+
+/// Limits of sets on files.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::exchange) struct RootLimits {
+    /// Most files that are kept open.
+    pub(in crate::exchange) files: usize,
+    /// Most bytes of the journal of a set, and so of a commit that survives a loss of power.
+    pub(in crate::exchange) journal_bytes: u64,
 }
 
 /// Name of a directory below the root: one part, and not hidden.
@@ -40,11 +51,11 @@ pub(in crate::exchange::rows) struct Inode(u64, u64);
 // === impl Root ===
 
 impl Root {
-    /// Opens the directory, for one sidecar at a time, with at most so many files of it open.
+    /// Opens the directory, for one sidecar at a time.
     ///
     /// # Errors
     /// Error of the kernel; [`io::ErrorKind::ResourceBusy`] where another sidecar has it.
-    pub(in crate::exchange) fn open(path: &Path, files_max: usize) -> io::Result<Self> {
+    pub(in crate::exchange) fn open(path: &Path, limits: RootLimits) -> io::Result<Self> {
         // The operator's own word may be a link; what lies below may not.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())?;
@@ -52,8 +63,13 @@ impl Root {
             Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::ResourceBusy.into()),
             locked => locked?,
         }
-        let descriptors = Descriptors::new(files_max);
-        Ok(Self { directory, descriptors, making: Mutex::default(), last: AtomicU64::new(0) })
+        Ok(Self {
+            directory,
+            descriptors: Descriptors::new(limits.files),
+            making: Mutex::default(),
+            journal_max: limits.journal_bytes,
+            last: AtomicU64::new(0),
+        })
     }
 
     /// Number of files that are kept open.
@@ -216,8 +232,9 @@ mod tests {
     #[test]
     fn one_sidecar_has_a_root_at_a_time_and_drafts_of_dead_ones_go() {
         let folder = tempfile::tempdir().unwrap();
-        let root = Root::open(folder.path(), 4).unwrap();
-        let second = Root::open(folder.path(), 4).map(drop).unwrap_err();
+        let limits = RootLimits { files: 4, journal_bytes: 1 << 20 };
+        let root = Root::open(folder.path(), limits).unwrap();
+        let second = Root::open(folder.path(), limits).map(drop).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::ResourceBusy);
         std::fs::create_dir_all(folder.path().join(".replay.tl-set/next")).unwrap();
         std::fs::write(folder.path().join(".replay.tl-set/next/x.memmap"), "x").unwrap();

@@ -12,15 +12,19 @@ use rustix::io::Errno;
 use tensorlane_memory::Landing;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::rows::{Intent, Leaf, NO_INTENT, PlannedFile, Record, RowList, Torn};
+use tensorlane_proto::rows::{
+    Commits, Committed, Intent, Leaf, NO_INTENT, PlannedFile, Record, RowList, Torn,
+};
 use tensorlane_proto::set::OWN_DIRECTORY;
 
 use super::Durability;
 use super::descriptors::Which;
 use super::failure::storage;
-use super::keep::{COMMITS, intent_name, write_torn};
+use super::journal::Journal;
+use super::keep::{COMMITS, JOURNAL, intent_name, write_torn};
+use super::medium::{Medium, write_rows};
 use super::root::{DirectoryName, Inode, Root, below, file, file_at};
-use crate::exchange::rows::memory::internal;
+use crate::exchange::rows::memory::{Terms, internal};
 
 /// Rows of a set that lie in files.
 pub(in crate::exchange::rows) struct FileSet {
@@ -33,6 +37,8 @@ pub(in crate::exchange::rows) struct FileSet {
     /// Files of the leaves, in order.
     pub(super) files: Vec<PlannedFile>,
     pub(in crate::exchange::rows) durability: Durability,
+    /// Journal of a set whose commits survive a loss of power.
+    pub(super) journal: Option<Journal>,
     pub(super) torn: Mutex<Torn>,
     /// Number of torn rows, for who must not wait for a disk.
     pub(super) torn_rows: AtomicU64,
@@ -154,10 +160,8 @@ impl FileSet {
     /// STORAGE_FULL, STORAGE_FAILED: nothing is noted then.
     pub(in crate::exchange::rows) fn intend(&self, lock: usize, intent: &Intent) -> Result<(), Failure> {
         // The next intent takes the place of the one that has them.
-        if self.is_unnoted.load(Ordering::Acquire) {
-            self.note(&self.torn.lock())?;
-        }
-        if self.durability == Durability::None || intent.pieces.is_empty() {
+        self.note_left()?;
+        if self.durability != Durability::Process || intent.pieces.is_empty() {
             return Ok(());
         }
         let written = self.own(Which::Intent(lock))?.write_all_at(&intent.encode(), 0);
@@ -173,17 +177,33 @@ impl FileSet {
         rows: &RowList,
         parts: &[NewBytes<'_>],
     ) -> Result<(), Failure> {
-        for (at, leaf, bytes) in parts {
-            let Some(file) = self.leaf(*at)? else { continue };
-            let mut rest = *bytes;
-            for (first, count) in rows.spans() {
-                let bytes = usize::try_from(count * leaf.row_bytes).unwrap_or(usize::MAX);
-                let (now, later) =
-                    rest.split_at_checked(bytes).ok_or_else(|| internal(&"too few new rows"))?;
-                file.write_all_at(now, first * leaf.row_bytes)
-                    .map_err(|error| self.failed(*at, "write", &error))?;
-                rest = later;
-            }
+        write_rows(self, rows, parts)
+    }
+
+    /// Makes a commit whose rows are in the journal before they are written; none where there is no journal.
+    ///
+    /// # Errors
+    /// VERSION_CHANGED, TOO_LARGE, STORAGE_FULL, STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn commit(
+        &self,
+        commits: &Mutex<Commits>,
+        lock: usize,
+        rows: &RowList,
+        parts: &[NewBytes<'_>],
+        terms: Terms,
+    ) -> Option<Result<Committed, Failure>> {
+        let journal = self.journal.as_ref()?;
+        let apply = |record: &Record| {
+            let written = self.write(rows, parts).and_then(|()| self.settle(lock, record, rows, parts));
+            written.inspect_err(|_| self.tear(lock, rows, parts))
+        };
+        Some(self.note_left().and_then(|()| journal.commit(self, commits, rows, parts, terms, apply)))
+    }
+
+    /// Notes torn rows that the disk took no note of before.
+    fn note_left(&self) -> Result<(), Failure> {
+        if self.is_unnoted.load(Ordering::Acquire) {
+            self.note(&self.torn.lock())?;
         }
         Ok(())
     }
@@ -199,9 +219,7 @@ impl FileSet {
         rows: &RowList,
         parts: &[NewBytes<'_>],
     ) -> Result<(), Failure> {
-        let commits = self.own(Which::Commits)?;
-        let written = commits.write_all_at(&record.encode(), Record::offset(record.committed.version));
-        written.map_err(|error| self.failed_own(COMMITS, "write", &error))?;
+        Medium::write(self, Which::Commits, Record::offset(record.committed.version), &record.encode())?;
         {
             let mut torn = self.torn.lock();
             if !torn.is_empty() {
@@ -221,7 +239,7 @@ impl FileSet {
     }
 
     fn take_back(&self, lock: usize) -> Result<(), Failure> {
-        if self.durability == Durability::None {
+        if self.durability != Durability::Process {
             return Ok(());
         }
         let taken_back = self.own(Which::Intent(lock))?.write_all_at(&NO_INTENT, 0);
@@ -245,12 +263,17 @@ impl FileSet {
     /// STORAGE_FULL, STORAGE_FAILED.
     pub(in crate::exchange::rows) fn flush(&self) -> Result<(), Failure> {
         self.check()?;
-        for at in 0..self.files.len() {
-            if let Some(file) = self.leaf(at)? {
-                file.sync_data().map_err(|error| self.failed(at, "sync", &error))?;
-            }
+        self.bring()
+    }
+
+    fn bring(&self) -> Result<(), Failure> {
+        if let Some(journal) = &self.journal {
+            // The journal has them no more then.
+            self.note_left()?;
+            return journal.flush(self, self.files.len());
         }
-        self.own(Which::Commits)?.sync_data().map_err(|error| self.failed_own(COMMITS, "sync", &error))
+        (0..self.files.len()).try_for_each(|at| self.sync(Which::Leaf(at)))?;
+        self.sync(Which::Commits)
     }
 
     /// Files of the set that lie in its directory are tensordict's alone from now on. Called with all locks held.
@@ -262,11 +285,18 @@ impl FileSet {
             let what = format!("the set in {} below sets.root was dropped already", self.directory.as_str());
             return Err(Failure::new(Reason::NotFound, what).with("path", self.directory.as_str()));
         }
-        self.root.descriptors.close(self.number);
         match self.root.inode(&self.directory)? {
-            Some(inode) if inode == self.inode => super::keep::forget(&self.root, &self.directory),
+            Some(inode) if inode == self.inode => {
+                // The journal goes: what was committed then lies where it belongs.
+                self.journal.as_ref().map_or(Ok(()), |_| self.bring())?;
+                self.root.descriptors.close(self.number);
+                super::keep::forget(&self.root, &self.directory)
+            }
             // Another directory is not this set's.
-            _ => Ok(()),
+            _ => {
+                self.root.descriptors.close(self.number);
+                Ok(())
+            }
         }
     }
 
@@ -298,10 +328,7 @@ impl FileSet {
     /// A file of what is known of the set.
     fn own(&self, which: Which) -> Result<Arc<File>, Failure> {
         self.root.descriptors.get((self.number, which), || {
-            let name = match which {
-                Which::Intent(lock) => intent_name(lock),
-                Which::Commits | Which::Leaf(_) => COMMITS.to_owned(),
-            };
+            let name = own_name(which);
             let failed = |error: io::Error| self.failed_own(&name, "open", &error);
             let (directory, _) = self.root.set(&self.directory)?;
             let own = below(&directory, OWN_DIRECTORY).map_err(failed)?;
@@ -329,6 +356,75 @@ impl FileSet {
 
     fn failed_own(&self, name: &str, doing: &str, error: &io::Error) -> Failure {
         storage(&format!("{}/{OWN_DIRECTORY}/{name}", self.directory.as_str()), doing, error)
+    }
+}
+
+impl FileSet {
+    /// A file of the set, if it has bytes, and a way to say how it failed.
+    fn any(&self, which: Which) -> Result<Option<Arc<File>>, Failure> {
+        match which {
+            Which::Leaf(at) => self.leaf(at),
+            _ => self.own(which).map(Some),
+        }
+    }
+
+    fn failed_any(&self, which: Which, doing: &str, error: &io::Error) -> Failure {
+        match which {
+            Which::Leaf(at) => self.failed(at, doing, error),
+            _ => self.failed_own(&own_name(which), doing, error),
+        }
+    }
+}
+
+impl Medium for FileSet {
+    fn reserve(&self, which: Which, offset: u64, bytes: u64) -> Result<(), Failure> {
+        let Some(file) = self.any(which)? else { return Ok(()) };
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), offset, bytes) {
+            // There the write itself takes them.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(self.failed_any(which, "take room for", &error.into())),
+        }
+    }
+
+    fn write(&self, which: Which, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let Some(file) = self.any(which)? else { return Ok(()) };
+        file.write_all_at(bytes, offset).map_err(|error| self.failed_any(which, "write", &error))
+    }
+
+    fn read(&self, which: Which, offset: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        let Some(file) = self.any(which)? else { return Ok(0) };
+        let mut done = 0;
+        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed_any(which, "read", &error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn sync(&self, which: Which) -> Result<(), Failure> {
+        let Some(file) = self.any(which)? else { return Ok(()) };
+        if which == Which::Journal {
+            // What is synced into a file that is removed is nowhere.
+            let (links, _) =
+                Inode::plain(&file).map_err(|error| self.failed_any(which, "look at", &error))?;
+            if links == 0 {
+                return Err(self.failed_any(which, "use", &Errno::NOENT.into()));
+            }
+        }
+        file.sync_data().map_err(|error| self.failed_any(which, "sync", &error))
+    }
+}
+
+/// Name of a file of what is known of the set.
+fn own_name(which: Which) -> String {
+    match which {
+        Which::Intent(lock) => intent_name(lock),
+        Which::Journal => JOURNAL.to_owned(),
+        Which::Commits | Which::Leaf(_) => COMMITS.to_owned(),
     }
 }
 
