@@ -20,6 +20,8 @@ use crate::{Bench, PAIRS, WARM_UP};
 const SETTINGS: &str = "prefer: tcp\n";
 const SMALL_ARENA: u64 = 64 << 20;
 const ARENA: u64 = 512 << 20;
+/// The same where many read: each session that has a cursor has a segment of 64 MiB for it.
+const CABLE_ARENA: u64 = 1 << 30;
 /// Round trips of one value.
 const ROUND_TRIPS: usize = 500;
 const MIB: usize = 1 << 20;
@@ -119,7 +121,7 @@ pub(super) fn cable(bench: &Bench) -> Result<Vec<Measured>> {
     bench.progress("cable: bytes that leave host A, before and after");
     let bytes = 64 * MIB;
     let scratch = Scratch::make()?;
-    let [a, b] = two_sidecars(bench, &hosts, &scratch, ARENA, [None; 2], SETTINGS)?;
+    let [a, b] = two_sidecars(bench, &hosts, &scratch, CABLE_ARENA, [None; 2], SETTINGS)?;
     let client = a.client()?;
     let mut writer = client.channel_writer(&ChannelSpec::new("cable").slots(2).slot_bytes(bytes as u64))?;
     let clients = (0..READERS).map(|_| b.client()).collect::<Result<Vec<_>>>()?;
