@@ -1,73 +1,165 @@
 //! The server behind the admin ports of sidecars and operators, where probes and metrics are asked for over HTTP/1.1.
 //!
-//! Whoever reaches the pod may connect: this crate bounds how many connections there are, how long each may say nothing, and how
-//! much it may say. It knows nothing of what is asked; the routes are the caller's.
+//! Whoever reaches the pod may connect, and a probe that fails costs a pod its tensors. Nobody is told from the kubelet by
+//! an address, so no place is held by whoever waits:
+//!
+//! ```text
+//!   connection ──> a place, among 512 ── its request ──> of anything else: answered at once, and closed
+//!                    | none is free: the oldest of        of /metrics: one of 8 places for scrapes instead,
+//!                    | the address that has most goes     or 503 with Retry-After
+//!                    └ says nothing for 2 s: goes
+//! ```
+//! A probe says all that it wants when it comes, and its answer fits into the socket: so only as many newcomers as there
+//! are places, within the moment that it takes to speak, would cost it its own.
+//!
+//! This crate knows nothing of what is asked but for `/metrics`; the routes are the caller's.
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::{Method, Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Connections at once. Probes and scrapes take milliseconds and are few; each connection takes a descriptor, some KiB and an
-/// answer that nobody reads. One more takes the place of the oldest: whoever holds all of them, silent or slow, keeps no probe out;
-/// only as many new ones as that in the moment of a probe do.
-const CONNECTIONS_MAX: usize = 64;
-/// Time that the head of a request may take, and that a connection may be idle. It costs whoever scrapes less often
-/// than that a new connection each time.
-const HEAD_WITHIN: Duration = Duration::from_secs(90);
-/// The longest head of a request. It costs each connection as much where it is used up.
-const HEAD_MAX: usize = 16 << 10;
+pub use self::origin::Origin;
+use self::places::Places;
+
+mod origin;
+mod places;
+
+/// Connections at once that have asked nothing yet. Each takes a descriptor, and of memory some KiB and what it has said of its
+/// request: 8 MiB in all at worst.
+const PLACES: usize = 512;
+/// Connections that may come while all places are taken, between two moments in which everybody is heard who has said something.
+/// One that has just come is cut only behind so many of these moments as this goes into the places.
+const BATCH: usize = 64;
+/// Connections that the kernel keeps until they are accepted, where it is not told to keep fewer. One that finds no room there
+/// is tried again after a second: a probe is late then.
+const BACKLOG: i32 = 4096;
+/// Answers to scrapes at once. Each takes a descriptor and the text of all metrics until it is read, some hundred KiB.
+const SCRAPES: usize = 8;
+/// Time that the head of a request may take.
+const HEAD_WITHIN: Duration = Duration::from_secs(2);
+/// Time that a connection may last, with its answer. It is the time that Prometheus waits for one unless told otherwise.
+const ALL_WITHIN: Duration = Duration::from_secs(10);
+/// Seconds after which a scrape that found no place may come back.
+const RETRY_AFTER: &str = "1";
+/// The longest head of a request: the least that HTTP is read with. It costs each connection as much where it is used up.
+const HEAD_MAX: usize = 8 << 10;
 /// Time that nobody is accepted where there was no descriptor for one: the next try would fail at once.
 const REST: Duration = Duration::from_millis(100);
 
-/// Open connections.
-#[derive(Default)]
-struct Connections {
-    tasks: JoinSet<()>,
-    /// The oldest first.
-    open: VecDeque<AbortHandle>,
+/// State that all connections share.
+struct Shared {
+    places: Mutex<Places<AbortHandle>>,
+    scrapes: Arc<Semaphore>,
+    /// Held while metrics are rendered: that takes milliseconds of a thread, and one is enough.
+    rendering: tokio::sync::Mutex<()>,
+    routes: TowerToHyperService<Router>,
+    scrape: Box<dyn Fn() -> Response + Send + Sync>,
 }
 
-impl Connections {
-    fn begin(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
-        self.open.retain(|other| !other.is_finished());
-        if self.open.len() >= CONNECTIONS_MAX
-            && let Some(oldest) = self.open.pop_front()
-        {
-            oldest.abort();
-        }
-        self.open.push_back(self.tasks.spawn(connection));
+/// A place, from the moment at which a connection comes until it ends.
+struct Place {
+    shared: Arc<Shared>,
+    number: u64,
+    /// Place among the scrapes, once the connection has it instead.
+    scrape: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.places.lock().leave(self.number);
     }
 }
 
-/// Answers whoever connects, 64 connections at a time, until `stop` is done, and at most `grace` longer those who have asked by then.
-/// A panic in a route ends its connection, and `panicked` is told why.
+impl Place {
+    /// Answers a request.
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response, Infallible> {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if request.uri().path() != "/metrics" || !is_read {
+            return self.shared.routes.call(request).await;
+        }
+        if !self.begin_scrape() {
+            let why = format!("{SCRAPES} others read metrics now\n");
+            let later = [(header::RETRY_AFTER, RETRY_AFTER)];
+            return Ok((StatusCode::SERVICE_UNAVAILABLE, later, why).into_response());
+        }
+        let _turn = self.shared.rendering.lock().await;
+        Ok((self.shared.scrape)())
+    }
+
+    /// Gives the place up for one among the scrapes, if there is one. From then on it gives way to nobody.
+    fn begin_scrape(&self) -> bool {
+        let Ok(permit) = Arc::clone(&self.shared.scrapes).try_acquire_owned() else { return false };
+        *self.scrape.lock() = Some(permit);
+        self.shared.places.lock().leave(self.number);
+        true
+    }
+}
+
+/// Answers whoever connects, one request a connection, until `stop` is done, and at most `grace` longer those who have asked by
+/// then: `/metrics` with what `scrape` gives, everything else by `routes`, which answer at once and in some bytes. A panic in either
+/// ends its connection, and `panicked` is told why.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
+    scrape: impl Fn() -> Response + Send + Sync + 'static,
     panicked: impl Fn(&str),
     stop: impl Future<Output = ()>,
     grace: Duration,
 ) {
+    let shared = Arc::new(Shared {
+        places: Mutex::new(Places::new(PLACES)),
+        scrapes: Arc::new(Semaphore::new(SCRAPES)),
+        rendering: tokio::sync::Mutex::default(),
+        routes: TowerToHyperService::new(routes),
+        scrape: Box::new(scrape),
+    });
+    // It listens already, and may keep fewer. Where it is refused that stays so.
+    let _ = SockRef::from(&listener).listen(BACKLOG);
     let (stopping, stopped) = watch::channel(false);
-    let mut connections = Connections::default();
+    let (mut tasks, mut numbers, mut unheard) = (JoinSet::new(), 0.., 0);
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
             () = stop.as_mut() => break,
-            Some(ended) = connections.tasks.join_next() => if let Err(error) = ended && error.is_panic() {
+            Some(ended) = tasks.join_next() => if let Err(error) = ended && error.is_panic() {
                 panicked(&error.to_string());
             },
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => connections.begin(one(stream, routes.clone(), stopped.clone())),
+                Ok((stream, from)) => {
+                    if unheard >= BATCH || unheard == 0 && shared.places.lock().is_full() {
+                        // Everybody is heard who has said something by now.
+                        unheard = 0;
+                        tokio::task::yield_now().await;
+                    }
+                    let Some(number) = numbers.next() else { break };
+                    let place = Place { shared: Arc::clone(&shared), number, scrape: Mutex::default() };
+                    // Locked before it runs: it may end at once.
+                    let gave_way = {
+                        let mut places = shared.places.lock();
+                        let connection = tasks.spawn(one(stream, place, stopped.clone()));
+                        places.take(number, from.ip(), connection)
+                    };
+                    if let Some(gave_way) = gave_way {
+                        unheard += 1;
+                        gave_way.abort();
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a connection to the admin port cannot be accepted");
                     tokio::time::sleep(REST).await;
@@ -77,133 +169,39 @@ pub async fn serve(
     }
     drop(listener);
     stopping.send_replace(true);
-    let all = async { while connections.tasks.join_next().await.is_some() {} };
+    let all = async { while tasks.join_next().await.is_some() {} };
     // Whoever is left is cut with the set of tasks.
     let _ = tokio::time::timeout(grace, all).await;
 }
 
-async fn one(stream: TcpStream, routes: Router, mut stopped: watch::Receiver<bool>) {
+async fn one(stream: TcpStream, place: Place, mut stopped: watch::Receiver<bool>) {
+    // What was written and is not read is held by the kernel, after the connection's end too. Where it refuses, for longer.
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(ALL_WITHIN));
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_MAX);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    builder.http1().keep_alive(false);
+    let place = Arc::new(place);
+    let answer = service_fn(move |request| {
+        let place = Arc::clone(&place);
+        async move { place.answer(request).await }
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), answer);
     let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let ended = tokio::time::timeout(ALL_WITHIN, async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection to the admin port was cut");
+    });
+    match ended.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection to the admin port was cut"),
+        Err(_) => tracing::debug!("a connection to the admin port was cut: nobody has read its answer"),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use axum::routing::get;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::sync::{mpsc, oneshot};
-    use tokio::task::JoinHandle;
-
-    use super::*;
-
-    const GRACE: Duration = Duration::from_secs(1);
-
-    struct Scene {
-        address: SocketAddr,
-        stop: oneshot::Sender<()>,
-        server: JoinHandle<()>,
-        panics: mpsc::UnboundedReceiver<String>,
-    }
-
-    async fn scene() -> Scene {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let ok = get(|| async { "ok\n" });
-        let broken = get(|| async {
-            if true {
-                panic!("part of the test")
-            }
-        });
-        let routes = Router::new().route("/livez", ok).route("/broken", broken);
-        let (told, panics) = mpsc::unbounded_channel();
-        let panicked = move |why: &str| told.send(why.to_owned()).unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let serving = serve(listener, routes, panicked, async move { stopped.await.unwrap() }, GRACE);
-        Scene { address, stop, server: tokio::spawn(serving), panics }
-    }
-
-    impl Scene {
-        async fn is_alive(&self) -> bool {
-            let mut stream = TcpStream::connect(self.address).await.unwrap();
-            stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
-            let mut reply = String::new();
-            stream.read_to_string(&mut reply).await.unwrap();
-            reply.starts_with("HTTP/1.1 200") && reply.ends_with("ok\n")
-        }
-
-        async fn end(self) {
-            self.stop.send(()).unwrap();
-            let ended = tokio::time::timeout(Duration::from_secs(10), self.server);
-            ended.await.expect("the server goes on").unwrap();
-        }
-    }
-
-    /// Returns whether a connection is closed, with or without an answer.
-    async fn is_closed(stream: &mut TcpStream) -> bool {
-        let mut rest = Vec::new();
-        tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn those_who_never_finish_a_request_make_room_for_probes() {
-        let scene = scene().await;
-        let mut silent = Vec::new();
-        for _ in 0..200 {
-            let mut stream = TcpStream::connect(scene.address).await.unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n").await.unwrap();
-            silent.push(stream);
-        }
-        assert!(scene.is_alive().await);
-        assert!(is_closed(&mut silent[0]).await, "the oldest has gone");
-        drop(silent);
-        scene.end().await;
-    }
-
-    #[tokio::test]
-    async fn a_route_that_panics_ends_its_connection_and_is_told() {
-        let mut scene = scene().await;
-        let mut stream = TcpStream::connect(scene.address).await.unwrap();
-        stream.write_all(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        assert!(is_closed(&mut stream).await);
-        let told = tokio::time::timeout(Duration::from_secs(10), scene.panics.recv()).await;
-        assert!(told.expect("it is told").unwrap().contains("panicked"));
-        assert!(scene.is_alive().await);
-        scene.end().await;
-    }
-
-    #[tokio::test]
-    async fn a_head_that_is_too_long_is_refused() {
-        let scene = scene().await;
-        let mut stream = TcpStream::connect(scene.address).await.unwrap();
-        let line = format!("X: {}\r\n", "x".repeat(4000));
-        let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}", line.repeat(90));
-        // It may be closed before all of it is written.
-        let _ = stream.write_all(head.as_bytes()).await;
-        assert!(is_closed(&mut stream).await);
-        assert!(scene.is_alive().await);
-        scene.end().await;
-    }
-
-    #[tokio::test]
-    async fn it_stops_although_a_client_never_finishes_its_request() {
-        let scene = scene().await;
-        let mut stuck = TcpStream::connect(scene.address).await.unwrap();
-        stuck.write_all(b"GET /liv").await.unwrap();
-        assert!(scene.is_alive().await);
-        scene.end().await;
-    }
-}
+mod tests;

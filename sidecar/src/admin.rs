@@ -1,4 +1,5 @@
 //! Metrics and health over HTTP/1.1, on a listener of their own: nothing that a workload does can starve them of a socket.
+//! What strangers can do there is bounded by `tensorlane_admin`.
 //!
 //! `/metrics` is Prometheus text. `/livez`, `/readyz` and `/startupz` answer 200 `ok`, or 503 and the obstacles, one a
 //! line. Health depends on local things only; who watches over what says so with [`Health::block`] and [`Health::clear`].
@@ -114,20 +115,18 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let panicked = |why: &str| threads.panicked("admin", PanicScope::Connection, why);
-    tensorlane_admin::serve(listener, routes(health, metrics), panicked, stop, GRACE).await;
+    tensorlane_admin::serve(listener, probes(health), move || scrape(&metrics), panicked, stop, GRACE).await;
 }
 
-fn routes(health: Health, metrics: Arc<Metrics>) -> Router {
-    let probes = Router::new()
+fn probes(health: Health) -> Router {
+    Router::new()
         .route("/livez", get(|State(health): State<Health>| async move { answer(&health, Probe::Alive) }))
         .route(
             "/startupz",
             get(|State(health): State<Health>| async move { answer(&health, Probe::Started) }),
         )
         .route("/readyz", get(|State(health): State<Health>| async move { answer(&health, Probe::Ready) }))
-        .with_state(health);
-    let scrape = get(|State(metrics): State<Arc<Metrics>>| async move { scrape(&metrics) });
-    Router::new().route("/metrics", scrape).with_state(metrics).merge(probes)
+        .with_state(health)
 }
 
 fn answer(health: &Health, probe: Probe) -> Response {

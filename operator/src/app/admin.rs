@@ -30,7 +30,6 @@ impl Readiness {
 #[derive(Clone)]
 struct Known {
     readiness: Readiness,
-    metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
 
@@ -47,10 +46,10 @@ pub(super) async fn serve(
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(scrape))
-        .with_state(Known { readiness, metrics, stop: stop.clone() });
+        .with_state(Known { readiness, stop: stop.clone() });
     let panicked = |why: &str| tracing::error!(why, "a connection to the admin port has panicked");
-    tensorlane_admin::serve(listener, routes, panicked, stop.cancelled(), GRACE).await;
+    tensorlane_admin::serve(listener, routes, move || scrape(&metrics), panicked, stop.cancelled(), GRACE)
+        .await;
     Ok(())
 }
 
@@ -64,8 +63,8 @@ async fn ready(State(known): State<Known>) -> Response {
     "ok\n".into_response()
 }
 
-async fn scrape(State(known): State<Known>) -> Response {
-    match known.metrics.render() {
+fn scrape(metrics: &Metrics) -> Response {
+    match metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }

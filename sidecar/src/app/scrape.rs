@@ -10,7 +10,8 @@ use tensorlane_memory::ring::Policy;
 use crate::exchange::Exchange;
 use crate::metrics::label::{
     AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
-    NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, TableKind, Wait, Way,
+    NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, SeatSide, TableKind, Wait,
+    Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::output_budget::OutputBudget;
@@ -157,6 +158,9 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
     }
     for refusal in AuthRefusal::ALL {
         catch_up(metrics.peers.refused.at((*refusal,)), counters.auth_refused.count(refusal.as_str()));
+    }
+    for side in SeatSide::ALL {
+        catch_up(metrics.peers.no_seats.at((*side,)), counters.no_seats.count(side.as_str()));
     }
     show_lanes(metrics, counters);
     let (receive, send, datagram) = peers.quic().unwrap_or_default();

@@ -13,7 +13,7 @@ use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
     GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PanicScope,
-    PeerCut, PeerState, QuicCall, SessionCut, Verb, Wait, Way,
+    PeerCut, PeerState, QuicCall, SeatSide, SessionCut, Verb, Wait, Way,
 };
 
 /// Peers of the node of which is shown by name what they have of our memory: each is a series.
@@ -130,6 +130,8 @@ pub struct Peers {
     connections: Gauges<(PeerState,)>,
     /// Connections refused before their first frame.
     pub refused: Counters<(AuthRefusal,)>,
+    /// Connections for which there was no seat, by the side that had none.
+    pub no_seats: Counters<(SeatSide,)>,
     /// Frames that closed their connection.
     pub rejected_frames: Counters<(FrameFault,)>,
     /// Connections that had been up and were closed from here.
@@ -500,6 +502,11 @@ impl Peers {
                 "peer_refused_connections_total",
                 &["reason"],
                 "Connections refused before their first frame. Not counted: connections that the network refused.",
+            )?,
+            no_seats: make.all_counters(
+                "peer_seatless_connections_total",
+                &["side"],
+                "Connections that found no seat, by the side that had none. Not counted: calls that wait for one.",
             )?,
             rejected_frames: make.all_counters(
                 "peer_rejected_frames_total",

@@ -443,6 +443,14 @@ labels! {
         Them = "them",
     }
 
+    /// Side of a connection at which all seats for peers were in use.
+    SeatSide {
+        /// This sidecar, which refused a connection that came in or one of its own.
+        Here = "here",
+        /// Peer that was dialed, and told it.
+        There = "there",
+    }
+
     /// Outcome of a call that was asked on QUIC.
     QuicCall {
         /// Answered there.

@@ -129,6 +129,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<LaneEnd>(&mut words);
     of::<Way>(&mut words);
     of::<Dialed>(&mut words);
+    of::<SeatSide>(&mut words);
     of::<QuicCall>(&mut words);
     of::<FallBack>(&mut words);
     of::<HolderLost>(&mut words);

@@ -35,7 +35,7 @@ pub struct Counters {
     pub frames_refused: Labelled,
     /// Connections that ended, by reason.
     pub closed: Labelled,
-    /// Attempts to connect that found no seat, by whose it was: `us`, `them`.
+    /// Connections that found no seat, by the side that had none: `here`, `there`.
     pub no_seats: Labelled,
     /// Connections that came up, by who dialed: `us`, `them`.
     pub opened: Labelled,

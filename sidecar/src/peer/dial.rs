@@ -90,6 +90,11 @@ impl Dial {
         self.rests = true;
     }
 
+    /// There is a seat for everyone again: it is dialed ahead as before, unless the other end has no seat.
+    pub(super) fn rest_no_more(&mut self) {
+        self.rests = false;
+    }
+
     /// Lacks of a seat are of the past: the next one begins with the shortest wait.
     pub(super) fn forget_full(&mut self) {
         self.full = 0;
@@ -172,6 +177,21 @@ mod tests {
         assert_eq!((dial.last_failed, dial.failed), (0, 0), "it did not fail");
         dial.connected();
         assert_eq!(dial.due(true, false, now + BACKOFF.0, BACKOFF.0), Due::Now);
+    }
+
+    #[test]
+    fn a_peer_that_rests_is_dialed_ahead_once_there_are_seats_for_all_and_not_before_it_is_welcome() {
+        let (now, told) = (Instant::now(), NoSeat { most: 4, retry: Duration::from_secs(1) });
+        let mut dial = Dial::default();
+        dial.begin(now);
+        dial.no_seat(told, now, 1.0);
+        dial.rest_no_more();
+        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::At(now + told.retry));
+        assert_eq!(dial.due(false, false, now, BACKOFF.0), Due::Never, "the other end dials it");
+        // It has no seat there all the same.
+        dial.begin(now);
+        dial.no_seat(told, now, 1.0);
+        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::Never);
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(crate) use give_way::give_way;
 pub use lost::{HolderLost, asks_on};
 pub use partial::{PartialTensor, RelayToken};
 pub use paths::{FallBack, Path, Paths, Senders};
-pub use peers::{CallHandle, Peers};
+pub use peers::{CallHandle, PeerHold, Peers};
 pub use pipe_calls::{PipeAsker, PipeCallHandle, PipeDone, PipeLine, PipeThere, TellConnected};
 pub use pull_guard::PullGuard;
 pub(crate) use remote::CALLS_MAX;

@@ -47,6 +47,12 @@ impl CallHandle {
     }
 }
 
+/// Hold of a connection, which gives way to no other one meanwhile.
+#[derive(Debug)]
+pub struct PeerHold {
+    _held: Arc<()>,
+}
+
 /// All connections of this sidecar.
 pub struct Peers {
     pub(super) shared: Arc<Shared>,
@@ -383,6 +389,25 @@ impl Peers {
         let ours = *ours;
         let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
         links.filter(move |link| link.ours == ours)
+    }
+
+    /// Keeps the connection to a peer in use until it is dropped: for whoever has something there between two calls. None where
+    /// there is no such peer.
+    pub fn hold(&self, name: &PeerName) -> Option<PeerHold> {
+        let peer = self.shared.peer_of(name).ok()?;
+        Some(PeerHold { _held: Arc::clone(&peer.held) })
+    }
+
+    /// Rounds of its clock that are over: each looks at every peer.
+    #[cfg(test)]
+    pub(super) fn rounds(&self) -> u64 {
+        self.shared.scheduler.rounds()
+    }
+
+    /// Returns whether an attempt to connect is under way.
+    #[cfg(test)]
+    pub(super) fn is_dialing(&self) -> bool {
+        self.shared.peers().iter().any(|peer| peer.state.lock().dial.running)
     }
 
     /// Threads that run for it.

@@ -344,7 +344,7 @@ pub(super) fn connected(
     body: &[u8],
 ) -> Result<(), Ended> {
     let message: v1::PeerPipeConnected = decode(header, body)?;
-    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
+    // Before the call is over: between the two nothing would use the connection, which would give way with the pipe.
     let line = PipeLine {
         shared: Arc::downgrade(shared),
         link: Arc::downgrade(link),
@@ -352,6 +352,7 @@ pub(super) fn connected(
         pipe: message.pipe,
         _open: Arc::clone(&link.pipes.lines),
     };
+    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
     match call.map(|call| call.kind) {
         Some(Kind::PipeConnect { done: Some(done), .. }) => {
             effects.finish.push(Box::new(move || done(Ok(PipeThere { message, line }))));
@@ -543,6 +544,19 @@ mod tests {
         assert!(calls.leave(2).is_some());
         calls.over.store(true, Ordering::Release);
         assert_eq!(enter(9_999, 0), Some(Reason::PipeLost));
+    }
+
+    #[test]
+    fn a_pipe_keeps_its_connection_in_use_from_its_opening_to_its_end() {
+        let (calls, peer) = (PipeCalls::default(), "there".parse().unwrap());
+        assert!(!calls.is_used());
+        // Lines are made before the call that opened them is over.
+        let line = Arc::clone(&calls.lines);
+        assert!(calls.is_used(), "nothing was written yet");
+        calls.enter(&peer, 1, asked(10)).unwrap();
+        drop(line);
+        assert!(calls.is_used(), "a call is not answered");
+        assert!(calls.leave(1).is_some() && !calls.is_used());
     }
 
     #[test]

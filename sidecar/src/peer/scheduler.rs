@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -56,6 +57,11 @@ struct Round {
 pub(super) struct Scheduler {
     agenda: Mutex<TimerQueue>,
     wake: Condvar,
+    /// True if more peers were listed in the last round than there are seats.
+    was_crowd: AtomicBool,
+    /// Number of rounds.
+    #[cfg(test)]
+    rounds: std::sync::atomic::AtomicU64,
 }
 
 impl Scheduler {
@@ -113,8 +119,17 @@ impl Scheduler {
                 expire(shared, &peer, call);
             }
             shared.config.threads.point("clock");
-            self.sleep(round(shared));
+            let round = round(shared);
+            #[cfg(test)]
+            self.rounds.fetch_add(1, Ordering::SeqCst);
+            self.sleep(round);
         }
+    }
+
+    /// Number of rounds that are over.
+    #[cfg(test)]
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::SeqCst)
     }
 
     /// Begins a round: calls whose time is over; `None` once it is told to stop. Whatever wakes from here on asks for one more.
@@ -201,6 +216,7 @@ fn round(shared: &Arc<Shared>) -> Round {
         }
     }
     let is_mesh = shared.is_mesh();
+    let is_mesh_again = shared.scheduler.was_crowd.swap(!is_mesh, Ordering::Relaxed) && is_mesh;
     let by_name: HashMap<_, _> = known.iter().map(|entry| (&entry.name, entry)).collect();
     if let Some(node) = &shared.node {
         node.tend(shared);
@@ -210,6 +226,9 @@ fn round(shared: &Arc<Shared>) -> Round {
         let listed = by_name.get(&peer.name);
         let mut state = peer.state.lock();
         dials += usize::from(state.dial.running);
+        if is_mesh_again {
+            state.dial.rest_no_more();
+        }
         if let Some(link) = state.link.clone() {
             drop(state);
             if link.gives_way() {

@@ -177,6 +177,16 @@ pub(super) enum LackingSide {
     Theirs,
 }
 
+impl LackingSide {
+    /// Label in metrics: one of `SeatSide`.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Ours => "here",
+            Self::Theirs => "there",
+        }
+    }
+}
+
 /// Failure of a call that waited for a seat until its deadline.
 pub(super) fn failure(peer: &PeerName, (side, told): (LackingSide, NoSeat), limit: Duration) -> Failure {
     let limit = clock::told(limit);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -529,7 +529,7 @@ impl Shared {
     }
 
     /// Lack of a seat for a connection from this address, as far as can be said of it: none where a peer that has a seat may be at the
-    /// other end, or where nobody lists the address.
+    /// other end, or where nobody lists the address. A peer that is listed by a name may be at any address.
     pub(super) fn lacks_seat_for(&self, from: IpAddr) -> Option<NoSeat> {
         let listed = self.known.at(from.to_canonical());
         let is_seated =
@@ -538,7 +538,20 @@ impl Shared {
             let coming = self.coming.lock();
             listed.is_empty() || listed.iter().any(|name| is_seated(&coming, name))
         };
-        if may_be_let_in { None } else { self.lacks_seat() }
+        if may_be_let_in {
+            return None;
+        }
+        self.lacks_seat().filter(|_| !self.seats_named_peer())
+    }
+
+    /// Returns whether a peer has a seat that is listed by a name of DNS: which addresses that has nobody knows here.
+    fn seats_named_peer(&self) -> bool {
+        let coming = self.coming.lock().clone();
+        let is_named = |peer: &Arc<Peer>| {
+            let listed = self.known.peer(&peer.name).map(|known| known.addresses).unwrap_or_default();
+            listed.iter().any(|address| address.parse::<SocketAddr>().is_err())
+        };
+        self.peers().iter().any(|peer| has_seat(&coming, peer) && is_named(peer))
     }
 
     /// Returns whether there is a seat for every peer that is listed, so that all are connected ahead.
@@ -679,6 +692,9 @@ impl Shared {
         if let Some(label) = refused.label() {
             self.counters.auth_refused.add(label);
         }
+        if let Refused::NoSeat(_) = refused {
+            self.counters.no_seats.add(LackingSide::Ours.label());
+        }
         if let Refused::Frame(error) = refused {
             self.counters.frames_refused.add(error.label());
         }
@@ -702,10 +718,7 @@ impl Shared {
             state.found_no_seat(side, told, Instant::now(), rand::random());
             state.needs_link()
         };
-        self.counters.no_seats.add(match side {
-            LackingSide::Ours => "us",
-            LackingSide::Theirs => "them",
-        });
+        self.counters.no_seats.add(side.label());
         peer.changed.notify_all();
         self.scheduler.attempted(needed);
     }

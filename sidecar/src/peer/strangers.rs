@@ -6,15 +6,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+
+use tensorlane_admin::Origin;
 
 /// The part of all places that one origin may have, and that listed addresses have beyond all.
 const PART: usize = 4;
-
-/// Origin of a connection: an address, or of IPv6 the network of 64 bits, of which one machine may have every
-/// address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Origin(IpAddr);
 
 /// Reason for which there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,15 +36,6 @@ struct Stranger {
     origin: Origin,
     /// Nothing has come of it yet that only a peer would say.
     is_silent: bool,
-}
-
-impl Origin {
-    fn of(address: IpAddr) -> Self {
-        Self(match address.to_canonical() {
-            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-            address => address,
-        })
-    }
 }
 
 impl TooMany {
@@ -231,14 +219,5 @@ mod tests {
             all.into_iter().for_each(|number| hall.0.leave(number));
             assert!(hall.0.count() == 0 && hall.0.origins.is_empty());
         }
-    }
-
-    #[test]
-    fn a_network_of_ipv6_is_one_origin_and_an_address_is_the_same_in_both_forms() {
-        let of = |text| Origin::of(address(text));
-        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
-        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 }

@@ -42,8 +42,8 @@ impl Peers {
         self.shared.peers().iter().filter(|peer| peer.state.lock().link.is_none() && listed(peer)).count()
     }
 
-    /// Peers that are listed and not connected because nobody has needed it: a look-up for a name of any peer asks them in rounds.
-    /// Those that just now could not be reached are left out.
+    /// Peers that are listed and not connected because nobody has needed it, in their order: a look-up for a name of any peer asks them
+    /// in rounds. Those that just now could not be reached are left out.
     pub fn resting(&self) -> Vec<PeerName> {
         let (shared, now) = (&self.shared, Instant::now());
         let is_mesh = shared.is_mesh();
@@ -51,13 +51,16 @@ impl Peers {
             let state = peer.state.lock();
             state.link.is_none() && (!is_mesh || state.dial.rests) && state.dial.is_fresh(now)
         };
+        let mut names: Vec<PeerName>;
         if is_mesh {
             let mut resting = shared.peers();
             resting.retain(|peer| rests(peer) && shared.known.peer(&peer.name).is_some());
-            return resting.iter().map(|peer| peer.name.clone()).collect();
+            names = resting.iter().map(|peer| peer.name.clone()).collect();
+        } else {
+            names = shared.known.all().into_iter().map(|entry| entry.name).collect();
+            names.retain(|name| *name != shared.me.peer && rests(&shared.peer(name)));
         }
-        let mut names: Vec<PeerName> = shared.known.all().into_iter().map(|entry| entry.name).collect();
-        names.retain(|name| *name != shared.me.peer && rests(&shared.peer(name)));
+        names.sort_unstable();
         names
     }
 

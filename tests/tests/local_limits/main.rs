@@ -2,6 +2,7 @@
 
 mod limits;
 mod pressure;
+mod probes;
 mod streams;
 mod tables;
 mod waits;

@@ -21,7 +21,7 @@ use crate::exchange::acquire::Terms;
 use crate::exchange::fetch::Fetch;
 use crate::exchange::gather::Gather;
 use crate::exchange::{Caller, Done, Exchange, Taken};
-use crate::peer::{PeerKey, SetDone};
+use crate::peer::{PeerHold, PeerKey, SetDone};
 
 /// Time that the owner is told for that its rows are not wanted any more. Behind it the grace of a lost peer has ended the lease.
 const RELEASE: Duration = Duration::from_secs(60);
@@ -101,16 +101,24 @@ impl Exchange {
     /// Has rows packed by their owner, brings them here and leases them for the caller.
     pub(super) fn read_there(self: &Arc<Self>, reading: Reading, done: Done<RowsRead>) {
         let exchange = Arc::clone(self);
+        // Between the answer and the pulls nothing else has the connection, with which the packed rows would go.
+        let hold = self.peers_or_fail().ok().and_then(|peers| peers.hold(&reading.peer));
         let asked = v1::set_call::Kind::Read(reading.request.clone());
         let (asker, owner, life, deadline) =
             (reading.caller.clone(), reading.peer.clone(), reading.life, reading.deadline);
         self.ask_owner(&asker, (&owner, life), asked, deadline, move |answer| match answer {
-            Ok(v1::set_answer::Kind::Packed(packed)) => exchange.bring_rows(reading, packed, done),
+            Ok(v1::set_answer::Kind::Packed(packed)) => exchange.bring_rows(reading, packed, hold, done),
             other => done(Err(unexpected(other))),
         });
     }
 
-    fn bring_rows(self: &Arc<Self>, reading: Reading, packed: v1::SetPacked, done: Done<RowsRead>) {
+    fn bring_rows(
+        self: &Arc<Self>,
+        reading: Reading,
+        packed: v1::SetPacked,
+        hold: Option<PeerHold>,
+        done: Done<RowsRead>,
+    ) {
         let Reading { by, deadline, .. } = reading;
         let v1::SetPacked { references, version } = packed;
         let parsed: Result<Vec<Reference>, Failure> =
@@ -133,6 +141,7 @@ impl Exchange {
         let exchange = Arc::clone(self);
         let arrived = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
             exchange.release_there((&reading.peer, reading.life), &ids);
+            drop(hold);
             match results.and_then(|results| exchange.all_or_none(by, results, version)) {
                 // A connection that was lost took them with it.
                 Err(failure) if failure.reason == Reason::NotFound && reading.may_ask_again() => {

@@ -11,6 +11,7 @@
 
 mod asking;
 mod table;
+mod turns;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -26,11 +27,12 @@ use tensorlane_proto::ledger::TensorName;
 use self::asking::{Asking, Plan};
 use self::table::{Bounds, Limits, Table};
 pub(super) use self::table::{Key, Owner, WaitId};
+use self::turns::next_turns;
 use super::Exchange;
 use super::lookup::{ANSWER, There, there};
 use crate::gate;
 use crate::metrics::label::PanicScope;
-use crate::peer::{CallHandle, Peers};
+use crate::peer::CallHandle;
 use crate::store::NameWait;
 use crate::threads::Threads;
 
@@ -380,11 +382,20 @@ impl Inner {
         let peers = exchange.peers.get();
         let connected = peers.map(|peers| peers.connected()).unwrap_or_default();
         let me = &exchange.me().peer;
+        let is_turn = {
+            let state = self.state.lock();
+            state.next_look <= began && state.asks_any()
+        };
+        // All peers of the table are visited, and nobody else waits for that.
+        let (resting, most) = match peers.filter(|_| is_turn) {
+            Some(peers) => (peers.resting(), peers.round()),
+            None => (Vec::new(), 0),
+        };
         let (listen, deaf, named, plans) = {
             let mut state = self.state.lock();
             state.asked = state.table.changes();
             if state.next_look <= began {
-                state.turn(peers.map(|peers| &**peers));
+                state.turns = next_turns(&resting, state.turns.last(), most);
             }
             let (listen, deaf) = state.plan_here(me);
             let (named, plans) = state.plan_there(me, &connected, began);
@@ -469,18 +480,9 @@ impl State {
         (listen, deaf)
     }
 
-    /// Chooses those whose turn it is, of the peers that are not connected because nobody needed it. None where no name is waited
-    /// for that any peer may have.
-    fn turn(&mut self, peers: Option<&Peers>) {
-        let asks_any = self.table.keys().any(|key| key.at.is_none());
-        let (resting, most) = match peers.filter(|_| asks_any) {
-            Some(peers) => (peers.resting(), peers.round()),
-            None => (Vec::new(), 0),
-        };
-        // After those whose turn it was.
-        let last = self.turns.last();
-        let first = resting.iter().position(|peer| last.is_some_and(|last| peer > last)).unwrap_or(0);
-        self.turns = resting.iter().cycle().skip(first).take(most.min(resting.len())).cloned().collect();
+    /// Returns whether a name is waited for that any peer may have.
+    fn asks_any(&self) -> bool {
+        self.table.keys().any(|key| key.at.is_none())
     }
 
     /// Plan of what is to be done at the peers, and which of them are asked by their names.

@@ -38,6 +38,16 @@ fn connected(one: &One) -> usize {
     one.peers.connected().len()
 }
 
+/// Waits until every clock has looked at all peers twice more: by then each has dialed whom it dials ahead.
+fn rounds_pass(all: &[One]) {
+    let before: Vec<u64> = all.iter().map(|one| one.peers.rounds()).collect();
+    until("every clock goes round", || {
+        all.iter().zip(&before).all(|(one, before)| one.peers.rounds() >= before + 2)
+    });
+    // What they began by then is over.
+    until("nobody is being dialed", || all.iter().all(|one| !one.peers.is_dialing()));
+}
+
 /// Returns whether leases of a peer were ended for good.
 fn is_over(one: &One) -> bool {
     one.twin.events.lock().iter().any(|event| event.contains("over"))
@@ -59,8 +69,7 @@ fn all_pairs(all: &[One]) -> Vec<(usize, usize, Told)> {
 fn peers_that_nobody_needs_are_not_dialed_where_more_are_listed_than_have_seats() {
     let (_table, all) = many(6, 4);
     assert!(all[0].get("p1", 7, 1000).is_ok());
-    // Time in which every eager dial would have been made: a round of each scheduler.
-    std::thread::park_timeout(Duration::from_millis(1200));
+    rounds_pass(&all);
     for (number, one) in all.iter().enumerate() {
         let (dialed, up) = (one.peers.counters().opened.count("us"), connected(one));
         assert_eq!(
@@ -129,6 +138,8 @@ fn where_all_seats_are_in_use_a_call_waits_and_its_error_says_the_bound_and_the_
         assert_eq!((failure.reason, failure.detail("peers_max")), (Reason::LimitExceeded, Some("1")));
     }
     assert!(matches!(answer.try_recv(), Err(mpsc::TryRecvError::Empty)), "what is under way goes on");
+    let told = |one: &One, side| one.peers.counters().no_seats.count(side);
+    until("it is counted at both ends", || told(&all[1], "here") > 0 && told(&all[2], "there") > 0);
     // Whoever waits long enough is served once the seat is free.
     let (told, ..) = all[2].pull("p1", None, 7, Selection::All, 1000);
     held.cancel();
@@ -171,11 +182,63 @@ fn a_peer_of_other_settings_that_dials_ahead_takes_no_seat_from_another_one() {
     until("the seat is another one's", || !one.peers.is_connected(&name("few")));
     assert_eq!(few.peers.connected(), [name("b")]);
     let ever = few.ever_up();
-    std::thread::park_timeout(Duration::from_millis(1200));
+    rounds_pass(&others);
     assert_eq!((few.ever_up(), few.peers.connected()), (ever, vec![name("b")]), "nobody takes turns");
     for one in [&one, &others[1], &others[2]] {
         let views = one.peers.status();
         let view = views.iter().find(|view| view.name == name("few")).unwrap();
         assert_ne!(view.state, PeerState::Unreachable, "{view:?}");
     }
+}
+
+#[test]
+fn peers_that_rest_are_dialed_ahead_once_there_are_seats_for_all() {
+    let (table, all) = many(4, 2);
+    // Both seats of each are used, and one that is connected gives way.
+    for owner in ["p1", "p2", "p3"] {
+        assert!(all[0].get(owner, 7, 1000).is_ok());
+    }
+    until("one of them rests", || connected(&all[0]) == 2);
+    table.unlist("p3");
+    let left = &all[..3];
+    until("all that are left are connected", || left.iter().all(|one| connected(one) == 2));
+    for one in left {
+        let views = one.peers.status();
+        assert!(views.iter().all(|view| view.state == PeerState::Connected), "{views:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_held_gives_way_to_nobody() {
+    let (_table, all) = many(3, 1);
+    let soon = || Instant::now() + Duration::from_millis(700);
+    assert!(all[0].get("p1", 7, 1000).is_ok());
+    until("nothing is open", || all.iter().all(|one| one.peers.open_pulls() == 0));
+    let hold = all[0].peers.hold(&name("p1")).expect("it is listed");
+    let (told, ..) = all[0].pull_until("p2", None, 7, Selection::All, 1000, soon());
+    let failure = told.recv_timeout(PATIENCE).expect("an outcome").unwrap_err().failure;
+    assert_eq!(failure.reason, Reason::LimitExceeded, "{failure}");
+    assert!(all[0].peers.is_connected(&name("p1")));
+    drop(hold);
+    assert!(all[0].get("p2", 7, 1000).is_ok());
+    assert!(all[0].peers.hold(&name("nobody")).is_none());
+}
+
+#[test]
+fn a_lack_of_seats_is_not_told_before_tls_where_a_seated_peer_may_be_at_the_address() {
+    let table = Arc::new(Table::default());
+    let few = Start { peers_max: 1, ..Start::new("few") }.start(&table);
+    let one = Start::new("one").start(&table);
+    connect(&one, &few);
+    one.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (_answer, held) = few.inquire("one", 1, Instant::now() + PATIENCE);
+    until("it is asked", || one.twin.asking.lock().len() == 1);
+    // Another peer that has no seat lists the address, too.
+    let other = keys::identity();
+    let here: std::net::SocketAddr = "192.0.2.7:9421".parse().unwrap();
+    table.list("other", here, other.fingerprint);
+    assert!(few.peers.shared.lacks_seat_for(here.ip()).is_some(), "nobody who has a seat is there");
+    table.list_at("one", "one.example:9421", one.fingerprint);
+    assert!(few.peers.shared.lacks_seat_for(here.ip()).is_none(), "one.example may be there");
+    held.cancel();
 }
