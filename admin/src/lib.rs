@@ -46,9 +46,6 @@ const PLACES: usize = 512;
 /// Connections that may come while all places are taken, between two moments in which everybody is heard who has said something.
 /// One that has just come is cut only behind so many of these moments as this goes into the places.
 const BATCH: usize = 64;
-/// Connections that the kernel keeps until they are accepted, where it is not told to keep fewer. One that finds no room there
-/// is tried again after a second: a probe is late then.
-const BACKLOG: i32 = 4096;
 /// Answers to scrapes at once. Each takes a descriptor and the text of all metrics until it is read, some hundred KiB.
 const SCRAPES: usize = 8;
 /// Time that the head of a request may take.
@@ -129,8 +126,6 @@ pub async fn serve(
         routes: TowerToHyperService::new(routes),
         scrape: Box::new(scrape),
     });
-    // It listens already, and may keep fewer. Where it is refused that stays so.
-    let _ = SockRef::from(&listener).listen(BACKLOG);
     let (stopping, stopped) = watch::channel(false);
     let (mut tasks, mut numbers, mut unheard) = (JoinSet::new(), 0.., 0);
     let mut stop = pin!(stop);
