@@ -33,6 +33,20 @@ pub struct SidecarArgs {
     ipv6: bool,
 }
 
+/// The name of an image: anything without spaces, which a registry checks.
+///
+/// # Errors
+/// The text is empty or has spaces.
+pub fn image(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(char::is_whitespace) {
+        true => Err(
+            "it is no image: write its repository and tag or digest, such as registry.example.org/sidecar:1"
+                .to_owned(),
+        ),
+        false => Ok(text.to_owned()),
+    }
+}
+
 impl SidecarArgs {
     /// The same for the planner, with this image.
     pub fn defaults(&self, image: String) -> Defaults {

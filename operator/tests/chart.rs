@@ -147,6 +147,12 @@ fn the_arguments_of_the_chart_are_understood_and_are_the_defaults() {
         let set = format!("sidecar.arenaSize={arena},sidecar.memory={memory}");
         parsed(&["--set", &set, "--set-string", &format!("sidecar.cpu={cpu}")]);
     }
+    for cpu in ["2", "1000"] {
+        // A number, as people write it.
+        let said = parsed(&["--set", &format!("sidecar.cpu={cpu}")]);
+        let text = parsed(&["--set-string", &format!("sidecar.cpu={cpu}")]);
+        assert_eq!(said.defaults(), text.defaults());
+    }
 }
 
 #[test]
@@ -226,6 +232,67 @@ fn values_reach_what_they_are_about() {
     assert!(!all.contains_key("Issuer/tensorlane-webhook"), "an issuer was named");
     let annotations = &all["MutatingWebhookConfiguration/tensorlane"]["metadata"]["annotations"];
     assert_eq!(annotations["cert-manager.io/inject-ca-from"], "tensorlane-system/tensorlane-webhook");
+}
+
+/// Every value that has a default, by its path.
+fn paths(values: &Value, above: &str) -> Vec<String> {
+    let inner = values.as_object().into_iter().flatten();
+    inner
+        .flat_map(|(key, value)| {
+            [vec![format!("{above}{key}")], paths(value, &format!("{above}{key}."))].concat()
+        })
+        .collect()
+}
+
+#[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
+fn a_value_that_is_set_to_null_is_refused_by_its_name() {
+    let program = helm_program();
+    let values = std::fs::read_to_string(root().join("charts/tensorlane/values.yaml")).unwrap();
+    let all = paths(&serde_yaml::from_str(&values).unwrap(), "");
+    // Entries of maps that are people's own go away by null: amounts, labels.
+    let own = ["resources.requests.", "resources.limits.", "dashboard.labels."];
+    let (own, ours): (Vec<_>, Vec<_>) =
+        all.iter().partition(|path| own.iter().any(|map| path.starts_with(map)));
+    assert!(ours.len() > 50 && own.len() > 4, "{all:?}");
+    for path in ours {
+        let refused = helm(
+            &program,
+            &["template", "t"],
+            &["--kube-version", "1.36.0", "--set", &format!("{path}=null")],
+        );
+        let said = String::from_utf8_lossy(&refused.stderr);
+        let key = path.rsplit('.').next().unwrap();
+        assert!(!refused.status.success() && said.contains(&format!("'{key}'")), "{path}: {said}");
+    }
+    for path in own {
+        rendered(&program, &["--set", &format!("{path}=null")]);
+    }
+}
+
+#[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
+fn the_chart_is_an_optional_part_of_another_one() {
+    let program = helm_program();
+    let folder = tempfile::tempdir().unwrap();
+    let (parent, parts) = (folder.path().join("parent"), folder.path().join("parent/charts"));
+    std::fs::create_dir_all(parent.join("templates")).unwrap();
+    std::fs::create_dir(&parts).unwrap();
+    std::os::unix::fs::symlink(root().join("charts/tensorlane"), parts.join("tensorlane")).unwrap();
+    let about = format!(
+        "apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies: [{{name: tensorlane, version: {}, condition: tensorlane.enabled}}]\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    std::fs::write(parent.join("Chart.yaml"), about).unwrap();
+    let objects = |set: &str| {
+        let mut command = Command::new(&program);
+        command.args(["template", "t", "--kube-version", "1.36.0", "--set", set]).arg(&parent);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{set}: {}", String::from_utf8_lossy(&output.stderr));
+        by_name(&String::from_utf8(output.stdout).unwrap()).len()
+    };
+    assert_eq!(objects("tensorlane.enabled=false,global.a=b"), 0);
+    assert!(objects("tensorlane.enabled=true,global.a=b,tensorlane.replicas=3") > 10);
 }
 
 /// The pods of everything that is rendered, with all that may be chosen, the pods of `helm test` included.

@@ -7,7 +7,7 @@ use clap::Parser;
 use tensorlane_proto::crd::LogLevel;
 
 use crate::plan::Defaults;
-use crate::sidecar_args::SidecarArgs;
+use crate::sidecar_args::{SidecarArgs, image};
 
 /// Injects Tensorlane's sidecars, and keeps the objects of exchanges and peers.
 #[derive(Clone, Debug, Parser)]
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, default_value = "kube-system", value_delimiter = ',', value_name = "NAMES")]
     exclude_namespaces: Vec<String>,
     /// The sidecar's image, best with its digest.
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = image)]
     sidecar_image: String,
     #[command(flatten)]
     sidecar: SidecarArgs,
@@ -103,6 +103,10 @@ mod tests {
     fn sizes_that_a_sidecar_would_refuse_are_refused() {
         assert!(args(&["--sidecar-arena-size=1Mi"]).is_err());
         assert!(args(&["--sidecar-cpu=0"]).is_err());
+        let image = |text| {
+            Args::try_parse_from(["operator", "--pod-name=a", "--namespace=system", "--sidecar-image", text])
+        };
+        assert!(image("").is_err() && image("a b").is_err() && image("a:1").is_ok());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::names::PREFIX;
+
 /// Objects that are known, by the group of their API: places of their pods, `*` for every entry of a list or map.
 ///
 /// Sources: the API references of Kubernetes 1.34, KubeRay 1.4, JobSet 0.10, LeaderWorkerSet 0.7, Kubeflow's training
@@ -113,6 +115,26 @@ fn guess(value: &Value, place: String, places: &mut Vec<String>) {
     }
     for (name, child) in children(value) {
         guess(child, format!("{place}/{}", escaped(&name)), places);
+    }
+}
+
+/// Paths of the maps of annotations, wherever they are, that have one of ours: `annotations`, or `podAnnotations` and its
+/// like.
+pub(super) fn annotated(object: &Value) -> Vec<String> {
+    let mut places = Vec::new();
+    annotated_in(object, "", &mut places);
+    places
+}
+
+/// Recursion ends with the levels of the document, which its reader bounds.
+fn annotated_in(value: &Value, place: &str, places: &mut Vec<String>) {
+    for (name, child) in children(value) {
+        let place = format!("{place}/{}", escaped(&name));
+        let is_map = name.to_ascii_lowercase().ends_with("annotations");
+        match child.as_object() {
+            Some(map) if is_map && map.keys().any(|key| key.starts_with(PREFIX)) => places.push(place),
+            _ => annotated_in(child, &place, places),
+        }
     }
 }
 

@@ -10,6 +10,9 @@
 //! among the documents are facts for the others. What is only in a cluster (quotas, limit ranges, claims) is not known
 //! here, so an API server may still say no.
 
+mod fields;
+#[cfg(test)]
+mod forms_tests;
 mod kinds;
 mod reading;
 mod scalar;
@@ -20,7 +23,7 @@ mod writing;
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tensorlane_proto::crd::ExchangeSpec;
 use thiserror::Error;
 
@@ -77,6 +80,14 @@ pub enum OfflineError {
     /// YAML, and no manifest.
     #[error("document {0} is no object of Kubernetes, it has no kind: leave it out, or say what it is")]
     NoObject(usize),
+    /// An object of a `List` that does not say what it is.
+    #[error("item {item} of the List in document {number} has no kind: say what it is")]
+    NoItem {
+        /// Counted from 1.
+        number: usize,
+        /// Counted from 0, as its place is written.
+        item: usize,
+    },
     /// Nothing at all, which nobody pipes on purpose.
     #[error("there is no manifest: name a file with -f FILE, or pipe manifests into -f -")]
     Nothing,
@@ -113,6 +124,12 @@ pub fn inject(yaml: &str, namespace: &str, defaults: &Defaults) -> Result<Inject
         if document.more {
             return Err(OfflineError::Hidden(document.number));
         }
+        if piece.of_json {
+            // The documents beside it are JSON, too, and one reader has to read them all.
+            out.push_str(&document.value.to_string());
+            out.push_str(piece.tail());
+            continue;
+        }
         out.push_str(piece.head());
         out.push_str(&writing::write(&document.value));
     }
@@ -137,7 +154,7 @@ fn read(pieces: &[stream::Piece<'_>]) -> Result<Vec<Document>, OfflineError> {
     for (index, piece) in pieces.iter().enumerate() {
         let number = (index + 1).saturating_sub(skipped);
         let text = piece.body.strip_prefix('\u{feff}').unwrap_or(piece.body);
-        let read = reading::read(text).map_err(|fault| OfflineError::NotYaml {
+        let mut read = reading::read(text).map_err(|fault| OfflineError::NotYaml {
             number,
             line: piece.line + fault.line.saturating_sub(1),
             fault: fault.text,
@@ -145,6 +162,7 @@ fn read(pieces: &[stream::Piece<'_>]) -> Result<Vec<Document>, OfflineError> {
         if !read.value.is_null() && kind(&read.value).is_empty() {
             return Err(OfflineError::NoObject(number));
         }
+        complete_items(&mut read.value).map_err(|item| OfflineError::NoItem { number, item })?;
         documents.push(Document { number, value: read.value, more: read.more });
     }
     match documents.iter().all(|document| document.value.is_null()) {
@@ -176,8 +194,7 @@ impl Scene {
             }
             "TensorExchange" => {
                 let namespace = text(document, "/metadata/namespace").unwrap_or(default).to_owned();
-                let spec =
-                    document.get("spec").cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+                let spec = document.get("spec").cloned().unwrap_or_else(|| Value::Object(Map::new()));
                 let spec = serde_json::from_value(spec)
                     .map_err(|source| OfflineError::Exchange { name: name.clone(), source })?;
                 self.exchanges.entry(namespace).or_default().insert(name, spec);
@@ -205,7 +222,8 @@ impl Scene {
         let object = format!("{} {namespace}/{}", kind(document), name.unwrap_or_default());
         let Some(places) = kinds::known(document) else {
             let note = |text| Note { object: object.clone(), text, denied: false };
-            notes.extend(unknown(document).into_iter().map(note));
+            let said = if is_ours(document) { fields::unknown(document) } else { unknown(document) };
+            notes.extend(said.into_iter().map(note));
             return false;
         };
         notes.extend(misplaced(document, &places).map(|text| Note {
@@ -260,13 +278,13 @@ fn inject_pod(pod: &mut Value, facts: &Facts, mut note: impl FnMut(String, bool)
     false
 }
 
-/// Sentences on an object of an unknown kind; none where nothing in it looks like a pod.
+/// Sentences on an object of an unknown kind; none where nothing in it looks like a pod or speaks of a sidecar.
 fn unknown(object: &Value) -> Vec<String> {
     let places = kinds::guessed(object);
-    if places.is_empty() {
-        return Vec::new();
-    }
     let version = text(object, "/apiVersion").unwrap_or("no apiVersion");
+    if places.is_empty() {
+        return annotated(object, version);
+    }
     let spoken: Vec<String> = places.iter().map(|place| kinds::spoken(place)).collect();
     let mut sentences = vec![format!(
         "the kind is not known here ({version}), so {} stays as it is: its pods get their sidecars from the webhook when they are made",
@@ -274,6 +292,24 @@ fn unknown(object: &Value) -> Vec<String> {
     )];
     sentences.extend(misplaced(object, &places));
     let said = |place: &String| annotations_of(object.pointer(place)?);
+    sentences.extend(places.iter().filter_map(said).flat_map(|said| annotations::unknown(&said)));
+    sentences
+}
+
+/// Sentences on annotations of ours in an object of which nothing looks like a pod. Its controller may give them to pods.
+fn annotated(object: &Value, version: &str) -> Vec<String> {
+    let places = kinds::annotated(object);
+    let Some(place) = places.first() else { return Vec::new() };
+    if kind(object) == "Namespace" {
+        return vec![format!(
+            "annotations of {PREFIX} have no effect on a Namespace: its pods ask by its label {INJECT}: enabled, under metadata.labels"
+        )];
+    }
+    let mut sentences = vec![format!(
+        "the kind is not known here ({version}), so it stays as it is, with annotations of {PREFIX} at {}: pods that get them get their sidecars from the webhook when they are made",
+        kinds::spoken(place)
+    )];
+    let said = |place: &String| Some(texts(object.pointer(place)?.as_object()?));
     sentences.extend(places.iter().filter_map(said).flat_map(|said| annotations::unknown(&said)));
     sentences
 }
@@ -291,9 +327,48 @@ fn misplaced(object: &Value, places: &[String]) -> Option<String> {
 }
 
 fn annotations_of(object: &Value) -> Option<BTreeMap<String, String>> {
-    let all = object.pointer("/metadata/annotations")?.as_object()?;
+    Some(texts(object.pointer("/metadata/annotations")?.as_object()?))
+}
+
+/// Entries of a map that are texts.
+fn texts(map: &Map<String, Value>) -> BTreeMap<String, String> {
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
-    Some(all.iter().filter_map(text).collect())
+    map.iter().filter_map(text).collect()
+}
+
+/// Returns whether an object is a TensorExchange or TensorPeer.
+fn is_ours(object: &Value) -> bool {
+    text(object, "/apiVersion").is_none_or(|version| version.starts_with(PREFIX))
+        && ["TensorExchange", "TensorPeer"].contains(&kind(object))
+}
+
+/// Says of each item of a list what it is, where the list alone says it: `kubectl get --raw` has lists of that form.
+///
+/// # Errors
+/// An item of a `List` does not say what it is: its index.
+fn complete_items(document: &mut Value) -> Result<(), usize> {
+    if !is_list(document) {
+        return Ok(());
+    }
+    let kind = kind(document).strip_suffix("List").unwrap_or_default().to_owned();
+    let version = document.get("apiVersion").cloned();
+    let items = document.get_mut("items").and_then(Value::as_array_mut);
+    for (index, item) in items.into_iter().flatten().enumerate() {
+        complete_items(item)?;
+        let Some(item) = item.as_object_mut() else { continue };
+        let missing = |item: &Map<String, Value>, key: &str| item.get(key).is_none_or(|said| *said == "");
+        if !missing(item, "kind") {
+            continue;
+        }
+        if kind.is_empty() {
+            return Err(index);
+        }
+        item.insert("kind".to_owned(), Value::String(kind.clone()));
+        if let Some(version) = version.clone().filter(|_| missing(item, "apiVersion")) {
+            item.insert("apiVersion".to_owned(), version);
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether an object is a list of others, such as a `List` or a `PodList`.

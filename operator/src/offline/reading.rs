@@ -1,4 +1,5 @@
-//! A document of YAML as the JSON that kubectl would send for it: anchors, merge keys and repeated keys included.
+//! A document of YAML, or of JSON, as the JSON that kubectl would send for it: anchors, merge keys and repeated keys
+//! included.
 
 use std::collections::HashMap;
 
@@ -38,6 +39,12 @@ pub(super) struct Fault {
 /// # Errors
 /// The text is not YAML, or kubectl would not take it.
 pub(super) fn read(text: &str) -> Result<Document, Fault> {
+    // As kubectl does: JSON has escapes of its own, which YAML does not take.
+    if text.trim_start().starts_with('{')
+        && let Ok(value) = serde_json::from_str(text)
+    {
+        return Ok(Document { value, more: false });
+    }
     let mut reader = Reader::default();
     let mut documents = 0;
     for event in Parser::new_from_str(text) {

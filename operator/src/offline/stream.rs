@@ -1,4 +1,7 @@
-//! A stream of manifests cut into documents as kubectl cuts it: at lines of `---`.
+//! A stream of manifests cut into documents as kubectl cuts it: at lines of `---`, and behind each of several documents of
+//! JSON.
+
+use serde::de::IgnoredAny;
 
 /// A document with the line that separates it from the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +12,8 @@ pub(super) struct Piece<'a> {
     pub(super) body: &'a str,
     /// Line at which the body begins, counted from 1.
     pub(super) line: usize,
+    /// Set if the document is JSON with other JSON before or behind it, and no line of `---` between them.
+    pub(super) of_json: bool,
 }
 
 impl<'a> Piece<'a> {
@@ -17,6 +22,11 @@ impl<'a> Piece<'a> {
         let is_head = |line: &&str| line.trim().is_empty() || line.starts_with('#');
         let bytes = self.body.split_inclusive('\n').take_while(is_head).map(str::len).sum();
         &self.body[..bytes]
+    }
+
+    /// Space behind everything else.
+    pub(super) fn tail(&self) -> &'a str {
+        &self.body[self.body.trim_end().len()..]
     }
 }
 
@@ -28,13 +38,43 @@ pub(super) fn cut(stream: &str) -> Vec<Piece<'_>> {
     for (number, line) in (1..).zip(stream.split_inclusive('\n')) {
         let end = at + line.len();
         if separates(line) {
-            pieces.push(Piece { separator: &stream[separator], body: &stream[begin..at], line: first_line });
+            add(&mut pieces, &stream[separator], &stream[begin..at], first_line);
             (separator, begin, first_line) = (at..end, end, number + 1);
         }
         at = end;
     }
-    pieces.push(Piece { separator: &stream[separator], body: &stream[begin..], line: first_line });
+    add(&mut pieces, &stream[separator], &stream[begin..], first_line);
     pieces
+}
+
+/// Adds the documents of a body, each with the space behind it.
+fn add<'a>(pieces: &mut Vec<Piece<'a>>, separator: &'a str, body: &'a str, line: usize) {
+    let begins = begins_of_json(body);
+    let of_json = begins.len() > 1;
+    let begins = if of_json { begins } else { vec![0] };
+    for (index, begin) in begins.iter().enumerate() {
+        let end = begins.get(index + 1).copied().unwrap_or(body.len());
+        pieces.push(Piece {
+            separator: if index == 0 { separator } else { "" },
+            body: &body[*begin..end],
+            line: line + body[..*begin].matches('\n').count(),
+            of_json,
+        });
+    }
+}
+
+/// Bytes at which the documents of a body begin that has nothing but objects of JSON; empty where it has anything else.
+fn begins_of_json(body: &str) -> Vec<usize> {
+    let mut values = serde_json::Deserializer::from_str(body).into_iter::<IgnoredAny>();
+    let (mut begins, mut at) = (Vec::new(), 0);
+    while body[at..].trim_start().starts_with('{') {
+        begins.push(if begins.is_empty() { 0 } else { body.len() - body[at..].trim_start().len() });
+        match values.next() {
+            Some(Ok(_)) => at = values.byte_offset(),
+            _ => return Vec::new(),
+        }
+    }
+    if body[at..].trim_start().is_empty() { begins } else { Vec::new() }
 }
 
 /// Three dashes, and nothing but a comment behind them.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn injected(yaml: &str) -> Injected {
+pub(super) fn injected(yaml: &str) -> Injected {
     inject(yaml, "ml", &Defaults::default()).unwrap()
 }
 
@@ -358,7 +358,7 @@ fn anchors_and_merge_keys_of_an_injected_document_are_followed() {
         spec: {containers: [{name: a, env: *env}]}\n";
     let done = injected(yaml).yaml;
     let read = reading::read(&done).unwrap().value;
-    assert_eq!(read.pointer("/spec/template/spec/containers/0/env/0/value").unwrap(), "1");
+    assert_eq!(read.pointer("/spec/template/spec/containers/0/env/1/value").unwrap(), "1");
     assert_eq!(read.pointer("/x-env/0/name").unwrap(), "A");
 }
 

@@ -81,7 +81,8 @@ fn add_to_container(container: &mut Map<String, Value>) -> Vec<Added> {
     if env.is_some_and(|env| env.iter().any(is_set)) {
         return vec![Added::Mount];
     }
-    list(container, "env", |list| list.push(json_of(&sidecar::text(SOCKETS_VARIABLE, SOCKETS_PATH))));
+    // First: a variable may name those before it alone, as $(TENSORLANE_SOCKETS).
+    list(container, "env", |list| list.insert(0, json_of(&sidecar::text(SOCKETS_VARIABLE, SOCKETS_PATH))));
     vec![Added::Mount, Added::Env]
 }
 

@@ -43,7 +43,7 @@ pub use status::{Added, Raised, Status, Written};
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
@@ -232,7 +232,28 @@ fn other_system(spec: &PodSpec) -> Option<String> {
         let value = spec.node_selector.as_ref()?.get(label)?;
         Some((format!("spec.nodeSelector[{label:?}]"), value))
     });
-    said.chain(selected).find(|(_, value)| *value != "linux").map(|(place, value)| format!("{place}: {value}"))
+    let wrong = said.chain(selected).find(|(_, value)| *value != "linux");
+    wrong.map(|(place, value)| format!("{place}: {value}")).or_else(|| affinity_without_linux(spec))
+}
+
+/// The required affinity that leaves no node with Linux: each of its terms keeps them out.
+fn affinity_without_linux(spec: &PodSpec) -> Option<String> {
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let keeps_out = |one: &&NodeSelectorRequirement| {
+        let has_linux = one.values.iter().flatten().any(|value| value == "linux");
+        let wanted = match one.operator.as_str() {
+            "In" => false,
+            "NotIn" => true,
+            _ => return false,
+        };
+        OS_LABELS.contains(&one.key.as_str()) && has_linux == wanted
+    };
+    let of_term = |term: &NodeSelectorTerm| term.match_expressions.iter().flatten().find(keeps_out).cloned();
+    let all: Option<Vec<_>> = required.node_selector_terms.iter().map(of_term).collect();
+    let first = all?.into_iter().next()?;
+    let values = first.values.unwrap_or_default().join(", ");
+    Some(format!("a required nodeAffinity with {} {} [{values}]", first.key, first.operator))
 }
 
 /// The names, paths and ports that the sidecar needs must be free.

@@ -109,7 +109,9 @@ pub enum Deny {
     )]
     HostNetwork,
     /// The pod is not for Linux: the field that says so, with its value.
-    #[error("the pod has {0}, and the sidecar runs on Linux only: run the pod on Linux, or set {INJECT}: disabled")]
+    #[error(
+        "the pod has {0}, and the sidecar runs on Linux only: run the pod on Linux, or set {INJECT}: disabled"
+    )]
     NotLinux(String),
     /// A name of ours is taken.
     #[error("the pod has a {what} {name:?}, which is the sidecar's name: give it another one")]

@@ -143,6 +143,37 @@ fn an_error_says_what_to_do() {
 }
 
 #[test]
+fn an_api_server_out_of_reach_has_the_same_remedy_for_every_command() {
+    let served = two_namespaces();
+    let gone = served.kubeconfig_of_nobody();
+    for line in ["peers", "routes", "check", "explain pod/a"] {
+        let told = served.says(&format!("{line} --kubeconfig {gone}"), 1);
+        assert!(
+            told.starts_with("error: ") && told.contains("\n  -> `kubectl version` says"),
+            "{line}: {told}"
+        );
+        assert!(!told.contains("ask with an account"), "{line}: {told}");
+    }
+}
+
+#[test]
+fn files_of_kubeconfig_that_are_not_there_are_passed_over_unless_all_are() {
+    let served = two_namespaces();
+    let says = |list: &str| {
+        let output = served.command("peers -n ml").env("KUBECONFIG", list).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    let real = served.kubeconfig().display().to_string();
+    for list in [format!("/nowhere:{real}"), format!("{real}:/nowhere"), format!(":{real}:")] {
+        let (code, told) = says(&list);
+        assert!(code == Some(0) && told.starts_with("PEER"), "{list}: {told}");
+    }
+    let (code, told) = says("/nowhere:/nor-here");
+    assert!(code == Some(1) && told.contains("no cluster to ask"), "{told}");
+}
+
+#[test]
 fn a_check_of_all_namespaces_looks_at_each_that_uses_tensorlane() {
     let served = two_namespaces();
     let told: Value = serde_json::from_str(&served.says("check -A -o json", 1)).unwrap();

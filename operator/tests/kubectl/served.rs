@@ -52,8 +52,17 @@ impl Served {
         self.answers.lock().unwrap().insert(path.to_owned(), object);
     }
 
-    fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
+    }
+
+    /// Path of a kubeconfig that names an address at which nobody listens.
+    pub(crate) fn kubeconfig_of_nobody(&self) -> String {
+        let text = std::fs::read_to_string(self.kubeconfig()).unwrap();
+        let file = self.folder.path().join("of-nobody");
+        // Port 1 is nobody's, and a connection to it is refused at once.
+        std::fs::write(&file, text.replace(&self.address.to_string(), "127.0.0.1:1")).unwrap();
+        file.display().to_string()
     }
 
     /// The command, about this server.

@@ -172,6 +172,21 @@ fn what_cannot_be_read_says_where_and_what_to_do_and_prints_nothing() {
 }
 
 #[test]
+fn a_namespace_or_image_that_is_none_is_refused_before_anything_is_read() {
+    let wrong: [(&[&str], &str); 4] = [
+        (&["--namespace", ""], "the namespace \"\" is no name of Kubernetes"),
+        (&["-n", "A_B"], "the namespace \"A_B\" is no name of Kubernetes"),
+        (&["--sidecar-image", ""], "it is no image"),
+        (&["--sidecar-image", "a b"], "it is no image"),
+    ];
+    for (words, part) in wrong {
+        let called = inject(&[&["-f", "-"], words].concat(), b"");
+        assert_eq!((called.code, called.out.as_str()), (Some(2), ""), "{words:?}: {}", called.errors);
+        assert!(called.errors.contains(part), "{words:?}: {}", called.errors);
+    }
+}
+
+#[test]
 fn what_does_not_ask_passes_byte_for_byte_beside_what_does() {
     let chart = "# Source: chart/templates/config.yaml\r\napiVersion: v1\r\nkind: ConfigMap\r\ndata: {mode: '0400', 'on': \"yes\"} # kept\r\n";
     let silent = "kind: Pod\nmetadata: {name: silent}\nspec: {containers: [{name: tensorlane}]}   # not ours to refuse\n";

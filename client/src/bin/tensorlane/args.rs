@@ -125,17 +125,23 @@ pub(crate) struct Routes {
 #[cfg(feature = "kubernetes")]
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Inject {
-    /// The manifests, YAML; - is standard input.
+    /// The manifests, YAML or JSON; - is standard input.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// The namespace of what names none.
-    #[arg(short, long, default_value = "default", value_name = "NAME")]
+    #[arg(short, long, default_value = "default", value_parser = namespace, value_name = "NAME")]
     pub(crate) namespace: String,
     /// The sidecar's image [default: that of this version].
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = tensorlane_operator::sidecar_args::image)]
     pub(crate) sidecar_image: Option<String>,
     #[command(flatten)]
     pub(crate) sidecar: tensorlane_operator::sidecar_args::SidecarArgs,
+}
+
+/// The name of a namespace, as Kubernetes takes it.
+#[cfg(feature = "kubernetes")]
+fn namespace(text: &str) -> Result<String, tensorlane_operator::dns::BadName> {
+    tensorlane_operator::dns::Label::new("the namespace", text).map(|label| label.to_string())
 }
 
 #[derive(Debug, ClapArgs)]

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use serde_json::json;
 use tensorlane_operator::findings::{self, Finding};
@@ -103,9 +103,12 @@ async fn requires(reader: &Reader) -> (Requires, Vec<String>) {
 async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     // A context is one of a kubeconfig; without one a pod may ask, too.
-    let config = match (&args.kubeconfig, &args.context) {
+    let file = match &args.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file).map(Some),
+        None => listed(),
+    };
+    let config = match (file.map_err(|error| Trouble::of_config(&error))?, &args.context) {
         (Some(file), _) => {
-            let file = Kubeconfig::read_from(file).map_err(|error| Trouble::of_config(&error))?;
             Config::from_custom_kubeconfig(file, &options).await.map_err(|error| Trouble::of_config(&error))
         }
         (None, Some(_)) => {
@@ -125,6 +128,17 @@ async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
         args.all_namespaces,
         args.operator_namespace.clone(),
     ))
+}
+
+/// The kubeconfig of KUBECONFIG, as kubectl reads a list: files that are not there are passed over, unless all are.
+fn listed() -> Result<Option<Kubeconfig>, KubeconfigError> {
+    let list = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut files =
+        std::env::split_paths(&list).filter(|file| !matches!(file.try_exists(), Ok(false))).peekable();
+    if files.peek().is_none() {
+        return Ok(None);
+    }
+    files.try_fold(Kubeconfig::default(), |all, file| all.merge(Kubeconfig::read_from(file)?)).map(Some)
 }
 
 fn found(args: &Args, all: &[Finding]) -> Result<u8, Box<dyn Error>> {

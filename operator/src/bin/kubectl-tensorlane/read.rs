@@ -58,11 +58,21 @@ impl Reader {
         self.scope().map_or_else(|| "all namespaces".to_owned(), |name| format!("namespace {name}"))
     }
 
+    /// Asks who is there at all: a wrong address must not read as a cluster in which everything is missing, nor as one whose
+    /// objects this account may not read.
+    async fn reach(&self) -> Result<(), Trouble> {
+        match self.client.apiserver_version().await {
+            // Whoever is forbidden this may read other things.
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+            version => version
+                .map(drop)
+                .map_err(|error| Trouble::of_reading("the version of the API server", &error)),
+        }
+    }
+
     /// Everything that a check looks at.
     pub(crate) async fn cluster(&self) -> Result<Cluster, Box<dyn Error>> {
-        // Who is there at all: a wrong address must not read as a cluster in which everything is missing.
-        let version = self.client.apiserver_version().await;
-        version.map_err(|error| Trouble::of_reading("the version of the API server", &error))?;
+        self.reach().await?;
         let system = Some(self.operator_namespace.as_str());
         let slices = "kubernetes.io/service-name=tensorlane-webhook";
         Ok(Cluster {
@@ -161,6 +171,7 @@ impl Reader {
 
     /// Reads everything that is needed to explain an object.
     pub(crate) async fn subject(&self, of: &Object) -> Result<Subject, Box<dyn Error>> {
+        self.reach().await?;
         let (version, kind) = match &of.kind {
             Kind::OfKubernetes(kind, version) => ((*version).to_owned(), (*kind).to_owned()),
             Kind::Other(word) => self.kind(word).await?,

@@ -27,7 +27,8 @@ There is one installation in a cluster. How pods ask for a sidecar, how to upgra
 
 ## Values
 
-A value that does not exist or makes no sense is refused.
+A value that does not exist or makes no sense is refused, and so is null. A chart that has this one as a part may have a value
+`tensorlane.enabled` for the `condition` of that; nothing here reads it.
 
 | value | default | what it is for |
 |---|---|---|

@@ -20,7 +20,23 @@ pub(super) fn schema() -> Value {
     let schema: Schema = settings.into_generator().into_root_schema_for::<Values>();
     let mut schema = schema.to_value();
     name_words(&mut schema);
+    require(&mut schema, &json!(Values::default()));
     schema
+}
+
+/// Requires every value that has a default. Helm merges defaults before it validates, and takes those away that are set to
+/// null: what is missing then is refused by its name, and not rendered as another setting. Items of lists have no defaults.
+fn require(schema: &mut Value, defaults: &Value) {
+    let (Some(properties), Some(defaults)) = (schema.get_mut("properties"), defaults.as_object()) else {
+        return;
+    };
+    for (name, value) in defaults {
+        if let Some(inner) = properties.get_mut(name) {
+            require(inner, value);
+        }
+    }
+    let names: Vec<&String> = defaults.keys().collect();
+    schema["required"] = json!(names);
 }
 
 /// Writes a choice of documented words as a plain list of them: of the other form, helm says only that the first word
@@ -108,6 +124,10 @@ pub(super) struct Values {
     /// Global values, which helm gives to every chart; nothing here reads them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     global: BTreeMap<String, Value>,
+    /// Condition of a chart that this one is a part of (`condition: tensorlane.enabled`), which helm alone reads; nothing
+    /// here does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enabled: Option<bool>,
 }
 
 #[derive(Default, Serialize, JsonSchema)]
@@ -171,8 +191,8 @@ struct Sidecar {
     /// Bytes beside them: from `64Mi` to `1Ti`.
     #[schemars(regex(pattern = BASE_SIZE))]
     memory: String,
-    /// Processor time to request, such as `250m` or `2`; more than nothing.
-    #[schemars(regex(pattern = CPU))]
+    /// Processor time to request, such as `250m` or `2`; more than nothing. A fraction is in quotes: `"0.5"`.
+    #[schemars(regex(pattern = CPU), extend("type" = ["string", "integer"], "minimum" = 1, "maximum" = 1000))]
     cpu: String,
     /// Level of the sidecars' log: `error`, `warn`, `info`, `debug` or `trace`.
     log_level: LogLevel,
@@ -340,6 +360,7 @@ impl Default for Values {
             dashboard: Dashboard::default(),
             test: Test::default(),
             global: BTreeMap::new(),
+            enabled: None,
         }
     }
 }
