@@ -136,10 +136,10 @@ mod tests {
     fn what_is_larger_than_a_message_may_be_is_refused_and_its_bytes_are_known() {
         let metadata = Bytes::from(vec![0; METADATA_MAX + 1]);
         let message = v1::PipeStreamMessage { metadata, parts: vec![payload(7)], deadline_ms: 0 };
-        let (mut draft, _) = Draft::of(message).unwrap();
-        assert_eq!(draft.refused.map(|failure| failure.reason), Some(Reason::TooLarge));
-        draft.coming.take(0, 7).unwrap();
-        assert!(draft.coming.is_whole());
+        let (mut large, _) = Draft::of(message).unwrap();
+        assert_eq!(large.refused.map(|failure| failure.reason), Some(Reason::TooLarge));
+        large.coming.take(0, 7).unwrap();
+        assert!(large.coming.is_whole());
         let about = v1::PipeStreamPart { metadata: vec![0; PART_METADATA_MAX + 1].into(), ..tensor(&[1]) };
         for parts in [vec![about], vec![payload(0); PARTS_MAX + 1], vec![tensor(&[0]); PARTS_MAX + 1]] {
             let message = v1::PipeStreamMessage { parts, ..Default::default() };
