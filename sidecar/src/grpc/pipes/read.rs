@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let taken = taken.next().ok_or_else(|| unreadable(sequence, "a tensor is missing"))?;
-            let taken = taken.as_ref().map_err(|failure| failure.clone())?;
+            let taken = taken.as_ref().map_err(Clone::clone)?;
             let (descriptor, packed) = packed(taken)?;
             let bytes = descriptor.layout.bytes();
             let descriptor = is_tensor.then(|| (&descriptor).into());
