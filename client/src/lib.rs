@@ -51,6 +51,8 @@ mod origin;
 pub mod pipe;
 mod reader;
 mod release;
+#[doc(hidden)]
+pub mod rights;
 mod segments;
 mod sender;
 mod service;

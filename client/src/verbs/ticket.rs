@@ -23,21 +23,36 @@ impl Client {
     /// # Errors
     /// The sidecar's refusal, or what ended the call.
     pub fn ticket(&self, target: impl Into<Target>, ttl: Option<Duration>, uses: u32) -> Result<String> {
+        wire::single(self.ticket_many(&[target.into()], ttl, uses)?)?
+    }
+
+    /// Makes a ticket for each of these tensors of this peer, in one request: at most
+    /// [`SESSION_ITEMS_MAX`](tensorlane_proto::frame::SESSION_ITEMS_MAX).
+    ///
+    /// # Errors
+    /// What ended the call. Each target has a result of its own, in order.
+    pub fn ticket_many(
+        &self,
+        targets: &[Target],
+        ttl: Option<Duration>,
+        uses: u32,
+    ) -> Result<Vec<Result<String>>> {
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
-        let item = v1::TicketItem {
-            target: Some(target.into().to_message(connection.sidecar())),
+        let item = |target: &Target| v1::TicketItem {
+            target: Some(target.to_message(connection.sidecar())),
             ttl_ms: ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
             uses,
         };
-        let request = v1::TicketRequest { items: vec![item] };
+        let request = v1::TicketRequest { items: targets.iter().map(item).collect() };
         let reply: v1::TicketResponse =
             connection.call(SessionKind::Ticket, &request, &wait, Late::Nothing)?;
-        match wire::single(reply.results)?.outcome {
+        let one = |result: v1::TicketResult| match result.outcome {
             Some(v1::ticket_result::Outcome::Ticket(ticket)) => Ok(ticket),
             Some(v1::ticket_result::Outcome::Failure(why)) => Err(wire::failure(why)),
             None => Err(wire::missing("an outcome")),
-        }
+        };
+        Ok(wire::counted(reply.results, targets.len())?.into_iter().map(one).collect())
     }
 
     /// Turns a ticket into a leased and mapped tensor. With a `retry_id` the call may be repeated without using the

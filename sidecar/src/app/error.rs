@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::config::ArenaAboveLimit;
@@ -90,8 +91,8 @@ pub enum RunError {
     /// The system refused something else.
     #[error("{action}: {source}")]
     Io {
-        /// Action that was tried.
-        action: &'static str,
+        /// Action that was tried, with the path or address.
+        action: String,
         /// Reason of the failure.
         source: io::Error,
     },
@@ -107,6 +108,15 @@ fn without_ipv6(address: &str, source: &io::Error) -> &'static str {
     }
 }
 
-pub(super) fn io(action: &'static str) -> impl Fn(io::Error) -> RunError {
-    move |source| RunError::Io { action, source }
+pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> RunError {
+    move |source| RunError::Io { action: action.into(), source }
+}
+
+/// The same of a path that a setting names.
+pub(super) fn io_at(
+    action: &'static str,
+    path: &Path,
+    setting: &'static str,
+) -> impl FnOnce(io::Error) -> RunError {
+    io(format!("{action} {} ({setting})", path.display()))
 }

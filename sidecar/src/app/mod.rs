@@ -62,6 +62,8 @@ pub fn run(config: &Config) -> Result<(), RunError> {
 }
 
 async fn serve(config: &Config) -> Result<&'static str, RunError> {
+    // A limit on the size of files is an error of the call that meets it, and not the end of all tensors. tokio's handler stays.
+    drop(signal(SignalKind::from_raw(libc::SIGXFSZ)).map_err(failed_to("take SIGXFSZ"))?);
     // From the first moment, so that a signal during the start is not lost.
     let mut signals = Signals::listen()?;
     let metrics = Arc::new(Metrics::new(&Registry::new())?);

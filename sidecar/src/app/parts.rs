@@ -14,7 +14,7 @@ use tensorlane_proto::identity::{Fingerprint, Incarnation};
 use tensorlane_proto::ledger::{Limits, Millis, RETRY_BYTES};
 
 use super::drain::Left;
-use super::error::{RunError, io};
+use super::error::{RunError, io, io_at};
 use super::peering::{self, Peering};
 use super::scrape;
 use crate::clock::Clock;
@@ -76,10 +76,9 @@ impl Parts {
         }
         raise_descriptor_limit();
         let state = &config.state.directory;
-        let locks = [lock(state)?, lock(&config.sockets.directory)?];
+        let locks = [lock(state, "state.directory")?, lock(&config.sockets.directory, "sockets.directory")?];
         let witnesses = state.join("witnesses");
-        std::fs::create_dir_all(&witnesses).map_err(io("make state.directory"))?;
-        std::fs::create_dir_all(&config.sockets.directory).map_err(io("make sockets.directory"))?;
+        std::fs::create_dir_all(&witnesses).map_err(io_at("make", &witnesses, "state.directory"))?;
         let keyring = Keyring::start(state)?;
         let fingerprint = keyring.current().fingerprint;
         let me = Me {
@@ -100,7 +99,7 @@ impl Parts {
             let opened = exchange.open_sets(root, config.limits.set_files, config.limits.set_journal_bytes);
             opened.map_err(|error| match error.kind() {
                 std::io::ErrorKind::ResourceBusy => RunError::InUse { directory: root.clone() },
-                _ => io("open sets.root")(error),
+                _ => io_at("open", root, "sets.root")(error),
             })?;
         }
         let unread = OutputBudget::new(config.limits.unread_bytes);
@@ -121,7 +120,11 @@ impl Parts {
             workers.clone(),
             Arc::clone(metrics),
         );
-        let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
+        let sessions = Arc::new(sessions.map_err(io_at(
+            "listen on",
+            &config.sockets.directory.join("session.sock"),
+            "sockets.directory",
+        ))?);
         scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread, threads);
         scrape::register_requests(metrics, requests);
         Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, unread, _locks: locks })
@@ -243,13 +246,13 @@ fn remembered_requests(config: &Config) -> usize {
 }
 
 /// Makes a directory this sidecar's own, for as long as the result lives: two in one would take each other's clients.
-fn lock(directory: &Path) -> Result<File, RunError> {
-    std::fs::create_dir_all(directory).map_err(io("make a directory"))?;
-    let file = File::open(directory).map_err(io("lock a directory"))?;
+fn lock(directory: &Path, setting: &'static str) -> Result<File, RunError> {
+    std::fs::create_dir_all(directory).map_err(io_at("make the directory", directory, setting))?;
+    let file = File::open(directory).map_err(io_at("open the directory", directory, setting))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(RunError::InUse { directory: directory.to_owned() }),
-        Err(error) => Err(io("lock a directory")(error.into())),
+        Err(error) => Err(io_at("lock the directory", directory, setting)(error.into())),
     }
 }
 

@@ -38,7 +38,9 @@ impl Verbs {
             unread: unread.clone(),
             unread_max: config.limits.unread_bytes,
         };
-        let server = GrpcServer::bind(settings).await.map_err(failed_to("listen for gRPC"))?;
+        let server = GrpcServer::bind(settings)
+            .await
+            .map_err(failed_to("listen for gRPC (grpc.listen, sockets.directory)"))?;
         let (stop, mut stopped) = watch::channel(());
         let until = async move { _ = stopped.changed().await };
         let serving = tokio::spawn(server.serve(Arc::clone(exchange), Arc::clone(metrics), until));
@@ -52,7 +54,7 @@ impl Verbs {
             Ok(Err(error)) => error,
             Err(panic) => io::Error::other(panic),
         };
-        RunError::Io { action: "serve gRPC", source }
+        RunError::Io { action: "serve gRPC".into(), source }
     }
 
     /// Ends the server and waits for it.

@@ -1,6 +1,7 @@
 //! From texts to a [`Config`]: flattens the YAML, lays the environment over it, and asks the table.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -51,14 +52,11 @@ impl Sources {
     /// Reads the file, the environment of this process and the name of this host.
     ///
     /// # Errors
-    /// A file that cannot be read, is above [`FILE_BYTES_MAX`] or is no UTF-8.
+    /// A file that cannot be read, is above [`FILE_BYTES_MAX`] or is no UTF-8; variables that are none.
     pub fn read(file: Option<&Path>) -> Result<Sources, Mistakes> {
         let file = file.map(|path| read_file(path).map(|text| (path.to_owned(), text))).transpose();
         let file = file.map_err(|mistake| Mistakes(vec![mistake]))?;
-        let variables = std::env::vars_os()
-            .filter_map(|(name, text)| Some((name.into_string().ok()?, text.to_string_lossy().into_owned())))
-            .filter(|(name, _)| name.starts_with(PREFIX))
-            .collect();
+        let variables = ours(std::env::vars_os())?;
         let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Ok(Sources { file, variables, host_name: host_name.trim().to_owned() })
     }
@@ -154,6 +152,27 @@ impl Sources {
             }
         }
     }
+}
+
+/// The variables that begin as ours do. Bytes that are no text would name another directory or peer than was meant.
+fn ours(all: impl Iterator<Item = (OsString, OsString)>) -> Result<BTreeMap<String, String>, Mistakes> {
+    let mut variables = BTreeMap::new();
+    let mut mistakes = Vec::new();
+    for (name, text) in all {
+        let Some(name) = name.into_string().ok().filter(|name| name.starts_with(PREFIX)) else { continue };
+        match text.into_string() {
+            Ok(text) => _ = variables.insert(name, text),
+            Err(text) => {
+                let shown = text.to_string_lossy();
+                mistakes.push(Mistake::new(
+                    format!("variable {name}"),
+                    &shown,
+                    "has bytes that are no UTF-8",
+                ));
+            }
+        }
+    }
+    if mistakes.is_empty() { Ok(variables) } else { Err(Mistakes(mistakes)) }
 }
 
 /// Returns whether Kubernetes writes such a variable into pods for a Service whose name begins with `tensorlane`.
@@ -285,5 +304,22 @@ impl fmt::Display for Origin {
             Origin::File(path) => write!(f, "file {}", path.display()),
             Origin::Variable(name) => write!(f, "variable {name}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    #[test]
+    fn a_variable_that_is_no_text_is_refused_by_name() {
+        let bytes = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        let all =
+            |text: &[u8]| [(bytes(b"TENSORLANE_PEER"), bytes(text)), (bytes(b"OTHER"), bytes(b"g\xff"))];
+        assert_eq!(ours(all(b"here").into_iter()).unwrap()["TENSORLANE_PEER"], "here");
+        let told = ours(all(b"g\xff").into_iter()).unwrap_err().to_string();
+        assert!(told.contains("TENSORLANE_PEER") && told.contains("no UTF-8"), "{told}");
     }
 }

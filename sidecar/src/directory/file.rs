@@ -92,8 +92,9 @@ struct Wanted {
     stop: bool,
 }
 
-/// Stamp that tells one state of the file from another: change time in seconds and nanoseconds, size, device, inode.
-type Stamp = (i64, i64, u64, u64, u64);
+/// Stamp that tells one state of the file from another: times of writing and of any change, which nobody can set back, each in seconds
+/// and nanoseconds; size, device, inode.
+type Stamp = ([i64; 4], u64, u64, u64);
 
 /// The last look at the file.
 enum Seen {
@@ -242,7 +243,8 @@ impl Shared {
 
     fn stamp(&self) -> Result<Stamp, String> {
         let data = std::fs::metadata(&self.path).map_err(|error| error.to_string())?;
-        Ok((data.mtime(), data.mtime_nsec(), data.len(), data.dev(), data.ino()))
+        let times = [data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()];
+        Ok((times, data.len(), data.dev(), data.ino()))
     }
 
     fn read(&self) -> Result<PeerTable, String> {
@@ -348,6 +350,20 @@ mod tests {
         assert!(scene.names().is_empty());
         scene.write(&peers(&["a"]));
         scene.until(|table| table.len() == 1).await;
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_written_in_place_with_its_old_length_and_time_is_read() {
+        let mut scene = scene(Some(&peers(&["a"])));
+        let before = std::fs::metadata(&scene.path).unwrap();
+        let changed = |of: &std::fs::Metadata| (of.ctime(), of.ctime_nsec());
+        // The file system's clock goes in steps.
+        while std::fs::metadata(&scene.path).is_ok_and(|now| changed(&now) == changed(&before)) {
+            std::fs::write(&scene.path, peers(&["c"])).unwrap();
+            let file = std::fs::File::options().write(true).open(&scene.path).unwrap();
+            file.set_modified(before.modified().unwrap()).unwrap();
+        }
+        scene.until(|table| table.peer(&"c".parse().unwrap()).is_some()).await;
     }
 
     #[tokio::test]

@@ -116,13 +116,16 @@ impl GrpcServer {
     pub async fn bind(settings: GrpcSettings) -> io::Result<Self> {
         let tcp = match settings.listen {
             None => None,
-            Some(address) if address.ip().is_loopback() => Some(TcpListener::bind(address).await?),
+            Some(address) if address.ip().is_loopback() => {
+                Some(TcpListener::bind(address).await.map_err(|error| at(&address, &error))?)
+            }
             Some(address) => {
                 let why = format!("gRPC carries no identity and listens on loopback only, not on {address}");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
         };
-        let unix = UnixListener::from_std(socket::bind(&settings.socket)?)?;
+        let unix = socket::bind(&settings.socket).and_then(UnixListener::from_std);
+        let unix = unix.map_err(|error| at(&settings.socket.display(), &error))?;
         Ok(Self { settings, unix, tcp })
     }
 
@@ -200,15 +203,23 @@ async fn tell(health: &HealthReporter, status: ServingStatus) {
     }
 }
 
+/// The same error, with where it was met.
+fn at(place: &dyn std::fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{place}: {error}"))
+}
+
 /// The verbs, health and reflection.
 async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(HealthReporter, Router)> {
     let (health, health_service) = tonic_health::server::health_reporter();
     tell(&health, ServingStatus::Serving).await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .map_err(io::Error::other)?;
+    let described = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let reflection = described().build_v1().map_err(io::Error::other)?;
+    // Tools that are older than version 1 ask for this one alone.
+    let older = described().build_v1alpha().map_err(io::Error::other)?;
     let verbs = TensorlaneServer::new(service).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let GrpcSettings { unread, unread_max, patience, .. } = settings;
     let verbs = Bounded::new(WholeRequests(verbs), unread.clone(), *unread_max, *patience);
@@ -216,8 +227,10 @@ async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(Health
     let health_service = Bounded::new(health_service, unread.clone(), *unread_max, *patience);
     let reflection = reflection.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
     let reflection = Bounded::new(reflection, unread.clone(), *unread_max, *patience);
-    let router = limits::server().add_service(verbs).add_service(health_service).add_service(reflection);
-    Ok((health, router))
+    let older = older.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
+    let older = Bounded::new(older, unread.clone(), *unread_max, *patience);
+    let router = limits::server().add_service(verbs).add_service(health_service);
+    Ok((health, router.add_service(reflection).add_service(older)))
 }
 
 /// Serves both listeners until the signal, and then until their calls have ended.

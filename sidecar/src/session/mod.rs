@@ -56,6 +56,8 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 512 << 10;
 /// Lines of connections that could not be accepted: out of descriptors, each try fails.
 static ACCEPT_FAILED: Seldom = Seldom::new();
+/// The call of a session's first frame, which need not have come when it is refused.
+const FIRST_CALL: u64 = 1;
 /// Longest name of a client, in bytes; a longer one is cut.
 const CLIENT_NAME_MAX: usize = 256;
 
@@ -221,7 +223,21 @@ impl Shared {
 
     fn begin(self: &Arc<Self>, socket: UnixStream) {
         let id = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
-        let Ok(end) = socket.try_clone() else { return };
+        let end = match socket.try_clone() {
+            Ok(end) => end,
+            Err(error) => {
+                // Mostly no descriptor is left.
+                if let Some(times) = ACCEPT_FAILED.times(Instant::now()) {
+                    tracing::warn!(%error, times, "a session could not be accepted");
+                }
+                self.metrics.session_refused();
+                return refuse(
+                    &socket,
+                    FIRST_CALL,
+                    &format!("the sidecar cannot take one more session: {error}; close some"),
+                );
+            }
+        };
         let mut open = self.open.lock();
         if self.stopping.load(Ordering::Acquire) {
             return;
@@ -233,8 +249,7 @@ impl Shared {
         if known >= sessions_max || count(&open, Standing::ShownOut) > strangers_max {
             drop(open);
             self.metrics.session_refused();
-            // The call of the first frame, which need not have come.
-            return refuse(&socket, 1, known, sessions_max);
+            return refuse(&socket, FIRST_CALL, &too_many(known, sessions_max));
         }
         if count(&open, Standing::Stranger) >= strangers_max {
             self.show_out_oldest(&mut open);
@@ -316,7 +331,7 @@ impl Shared {
         reader.trust();
         if let Err(known) = self.takes_a_place(id) {
             self.metrics.session_refused();
-            refuse(&socket, header.call, known, self.settings.sessions_max);
+            refuse(&socket, header.call, &too_many(known, self.settings.sessions_max));
             return Ok(());
         }
         let (read_end, write_end) = passing::pipe()?;
@@ -405,15 +420,19 @@ fn count(open: &HashMap<SessionId, Open>, standing: Standing) -> usize {
     open.values().filter(|session| session.standing == standing).count()
 }
 
-/// Says why, in the form of a reply to the Hello that is on its way.
-fn refuse(socket: &UnixStream, call: u64, open: usize, most: usize) {
-    let message = if open >= most {
+/// Reason for which there is no session for one more.
+fn too_many(open: usize, most: usize) -> String {
+    if open >= most {
         format!("{open} sessions are open already; close some, or raise limits.sessions")
     } else {
         "more connections than can be shown out say nothing on the session socket; try again in a moment"
             .into()
-    };
-    let failure = Failure::new(Reason::SessionLimit, message);
+    }
+}
+
+/// Says why, in the form of a reply to the Hello that is on its way.
+fn refuse(socket: &UnixStream, call: u64, why: &str) {
+    let failure = Failure::new(Reason::SessionLimit, why.to_owned());
     let frame = frame::encode(SessionKind::Hello.into(), REPLY | FAILED, call, &v1::Failure::from(&failure));
     // Whoever does not read this sees the end of the connection instead.
     let _ = rustix::net::send(

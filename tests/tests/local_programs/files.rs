@@ -1,7 +1,8 @@
 //! Files that the command reads and writes: which it takes, what becomes of them while it works, and what it leaves.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -11,9 +12,10 @@ use std::thread;
 
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
+use tensorlane_client::channel::{ChannelSpec, Timeout};
 use tensorlane_tests::process::signal;
 use tensorlane_tests::sidecar::bin_dir;
-use tensorlane_tests::until;
+use tensorlane_tests::{SidecarOptions, until};
 
 use super::command::Desk;
 
@@ -293,5 +295,127 @@ fn a_get_that_is_ended_by_a_signal_leaves_no_file() {
         });
     }
     desk.works("rm -r l");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn tickets_that_nobody_was_told_keep_nothing() {
+    let desk = Desk::new();
+    let put = |out: Stdio, words: &[&str]| {
+        let mut command = Command::new(bin_dir().join("tensorlane"));
+        command.args(words).current_dir(desk.path("")).env_clear().stdout(out).stderr(Stdio::piped());
+        command.env("TENSORLANE_SOCKETS", desk.sidecar.sockets()).stdin(Stdio::null());
+        let ended = command.spawn().unwrap().wait_with_output().unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for words in
+        [&["put", "model.safetensors"][..], &["-o", "json", "put", "model.safetensors", "--uses", "3"]]
+    {
+        let (code, told) = put(full().into(), words);
+        assert!(code == Some(1) && told.contains("so what was put is given up: No space left"), "{told}");
+        desk.sidecar.assert_all_free();
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, told) = put(writer.into(), words);
+        assert!(code == Some(1) && told.contains("cannot tell the tickets"), "{told}");
+        desk.sidecar.assert_all_free();
+    }
+    // Names stay: whoever put them knows them.
+    assert_eq!(put(full().into(), &["put", "model.safetensors", "--name", "m", "--keep", "1h"]).0, Some(1));
+    desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_put_that_is_ended_while_it_waits_for_room_leaves_no_ticket() {
+    let desk = Desk::with(SidecarOptions::default().set("arena.size", "128Mi"));
+    let bytes = vec![1; 96 << 20];
+    let half: &[u64] = &[96 << 20];
+    let both = file(&[("w1", "U8", half, &bytes), ("w2", "U8", half, &bytes)], &Value::Null);
+    fs::write(desk.path("large"), both).unwrap();
+    let mut put = start(&desk, "put large --deadline 10m");
+    let client = desk.sidecar.client();
+    until("the second tensor waits for room", || client.status().unwrap().waiting == 1);
+    assert_eq!(client.status().unwrap().tickets, 0);
+    drop(client);
+    signal(put.id(), Signal::INT);
+    assert_eq!(put.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_ticket_is_not_used_by_a_command_that_is_wrong_elsewhere() {
+    let desk = Desk::new();
+    let put = desk.json("put model.safetensors");
+    let ticket = put["tensors"][0]["ticket"].as_str().unwrap();
+    for rest in [
+        "--to no/such/file",
+        "--to .",
+        "--rows 100000",
+        "no/such",
+        "no/such --to got",
+        "--peer elsewhere no/such",
+    ] {
+        desk.fails(&format!("get {ticket} {rest}"));
+    }
+    assert!(desk.works(&format!("get {ticket} --to got")).contains(" into got in "));
+    let spent = desk.fails(&format!("get {ticket} --to again"));
+    assert!(spent.contains("the ticket: TICKET_SPENT") || spent.contains("NOT_FOUND"), "{spent}");
+    assert!(!desk.path("again").exists());
+    let told = desk.call(&format!("describe {ticket}"));
+    assert!(told.code == 2 && told.errors.contains("this is a ticket"), "{}", told.errors);
+    let other = put["tensors"][1]["ticket"].as_str().unwrap();
+    desk.works(&format!("get {other}"));
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_file_whose_name_is_no_text_is_written_and_told() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    let name = std::ffi::OsStr::from_bytes(b"g\xff.st");
+    let mut command = Command::new(bin_dir().join("tensorlane"));
+    command.args(["-o", "json", "get", "m/w", "--to"]).arg(name).current_dir(desk.path("")).env_clear();
+    let called = command.env("TENSORLANE_SOCKETS", desk.sidecar.sockets()).output().unwrap();
+    assert_eq!(called.status.code(), Some(0), "{}", String::from_utf8_lossy(&called.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&called.stdout).unwrap()["file"], "g\u{fffd}.st");
+    assert!(desk.path("").join(name).exists());
+    desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn an_empty_name_removes_nothing() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    let called = desk.call_words(&["rm", "-r", ""]);
+    assert!(called.code == 2 && called.errors.contains("at least one character"), "{}", called.errors);
+    assert_eq!(desk.json("ls").as_array().unwrap().len(), 2);
+    assert_eq!(desk.works("rm -r --all"), "m/b removed\nm/w removed\n");
+    desk.sidecar.assert_all_free();
+}
+
+/// Nothing comes any more, so that nothing is written that would tell it.
+#[test]
+fn a_watch_and_a_tail_end_with_whoever_reads_them() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    let client = desk.sidecar.client();
+    let mut writer = client.channel_writer(&ChannelSpec::new("c")).unwrap();
+    writer.write_bytes(b"first", Timeout::Default).unwrap();
+    for line in ["watch", "channel tail c --oldest"] {
+        let mut child = start(&desk, line);
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut first = String::new();
+        out.read_line(&mut first).unwrap();
+        assert!(!first.is_empty() && child.try_wait().unwrap().is_none(), "{line}: {first}");
+        drop(out);
+        until("it has noticed", || child.try_wait().unwrap().is_some());
+        assert!(child.wait().unwrap().success(), "{line}");
+    }
+    writer.finish();
+    drop(client);
+    desk.works("rm -r m");
     desk.sidecar.assert_all_free();
 }

@@ -1,6 +1,7 @@
 //! `tensorlane set` from outside: directories in and out, versions, and what goes wrong.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
@@ -217,4 +218,33 @@ fn a_get_of_a_set_that_is_ended_by_a_signal_leaves_no_directory() {
     }
     desk.works("set get policy --to got");
     assert_eq!(fs::metadata(desk.path("got/obs.memmap")).unwrap().len(), bytes);
+}
+
+#[test]
+fn small_tensors_of_sets_share_a_segment() {
+    let desk = Desk::with(SidecarOptions::default().set("arena.size", "256Mi"));
+    let root = r#"{"a": {"device": "cpu", "shape": [4], "dtype": "torch.uint8", "is_nested": false}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}"#;
+    fs::create_dir(desk.path("small")).unwrap();
+    fs::write(desk.path("small/meta.json"), root).unwrap();
+    fs::write(desk.path("small/a.memmap"), [1, 2, 3, 4]).unwrap();
+    // A segment each would be more than there are.
+    for at in 0..8 {
+        desk.works(&format!("set put small --name s{at} --deadline 1s"));
+    }
+    desk.works("set get s7 --to got");
+    assert_eq!(fs::read(desk.path("got/a.memmap")).unwrap(), [1, 2, 3, 4]);
+    desk.works("rm -r --all");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_set_that_takes_the_place_of_another_has_its_mode() {
+    let desk = desk();
+    desk.works("set put saved --name s");
+    desk.works("set get s --to got");
+    fs::set_permissions(desk.path("got"), fs::Permissions::from_mode(0o700)).unwrap();
+    desk.works("set get s --to got --replace");
+    assert_eq!(fs::metadata(desk.path("got")).unwrap().permissions().mode() & 0o7777, 0o700);
+    desk.works("rm -r --all");
+    desk.sidecar.assert_all_free();
 }

@@ -154,3 +154,41 @@ fn a_log_for_people_is_no_json() {
     let log = sidecar.log();
     assert!(log.contains("sidecar started") && !log.contains('{'), "{log}");
 }
+
+#[test]
+fn a_configuration_whose_reader_has_gone_was_printed_well() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(bin_dir().join("tensorlane-sidecar"));
+    let ended = command.arg("--print-config").env_clear().stdout(writer).output().unwrap();
+    assert_eq!((ended.status.code(), &ended.stderr[..]), (Some(0), &b""[..]));
+}
+
+#[test]
+fn a_start_that_fails_says_at_which_path_or_address() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _taken = std::net::TcpListener::bind(taken).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let none = folder.path().join("none").display().to_string();
+    for (setting, value, part) in [
+        ("sets.root", none.clone(), format!("open {none} (sets.root): No such file or directory")),
+        ("grpc.listen", taken.to_string(), format!("{taken}: Address already in use")),
+    ] {
+        let (status, log) = Sidecar::refused(SidecarOptions::default().set(setting, value));
+        assert!(!status.success() && log.contains(&part), "{part} is not in {log}");
+    }
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_a_refusal_and_not_the_end() {
+    let options = SidecarOptions::default().set("arena.size", "512Mi");
+    let sidecar = Sidecar::with(options.prefix(["prlimit", "--fsize=100000000", "--"]));
+    let client = sidecar.client();
+    let small = put_pattern(&client, 1, 1_000, &PutOptions::new()).unwrap();
+    let large = client.with_deadline(std::time::Duration::from_secs(1));
+    put_pattern(&large, 2, 200_000_000, &PutOptions::new()).unwrap_err();
+    assert!(sidecar.is_running());
+    drop(put_pattern(&client, 3, 1_000, &PutOptions::new()).unwrap());
+    drop((small, large, client));
+    sidecar.assert_all_free();
+}

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use tensorlane_client::SOCKETS_DEFAULT;
 use tensorlane_client::channel::Policy;
@@ -147,9 +148,10 @@ fn namespace(text: &str) -> Result<String, tensorlane_operator::dns::BadName> {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Put {
     /// The safetensors file.
+    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path))]
     pub(crate) file: PathBuf,
     /// Name each tensor PREFIX/NAME-IN-FILE. Without it each gets a ticket instead.
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_parser = parse::name, value_name = "PREFIX")]
     pub(crate) name: Option<String>,
     /// Give names that are taken to the new tensors.
     #[arg(long, requires = "name")]
@@ -178,7 +180,7 @@ pub(crate) struct Get {
     #[arg(short, long, conflicts_with = "peer")]
     pub(crate) recursive: bool,
     /// Write the tensors into this safetensors file, which appears when it is whole; into a device or pipe, if it is one.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "FILE")]
     pub(crate) to: Option<PathBuf>,
     /// Fail, and write nothing, if the file would lack metadata: those that put left out, or that the tensors do not
     /// agree on.
@@ -267,9 +269,10 @@ pub(crate) struct SetDrop {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetPut {
     /// The directory, as written by `TensorDict.memmap` or `set get`.
+    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path))]
     pub(crate) directory: PathBuf,
     /// The set's name. Version 7 is also named NAME@7.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_parser = parse::name, value_name = "NAME")]
     pub(crate) name: String,
     /// Number of versions that stay, this one included.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
@@ -285,7 +288,7 @@ pub(crate) struct SetGet {
     #[arg(value_parser = parse::target, value_name = "NAME|REFERENCE")]
     pub(crate) target: Target,
     /// Write the set into this directory, which must not exist.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR")]
     pub(crate) to: Option<PathBuf>,
     /// Swap a set that is in the directory for this one.
     #[arg(long, requires = "to")]
@@ -375,6 +378,7 @@ pub(crate) struct ChannelWrite {
     /// The channel's name.
     pub(crate) name: String,
     /// Files, each of which is one message; without them each line of standard input is one.
+    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path))]
     pub(crate) files: Vec<PathBuf>,
     /// Number of messages that the channel holds.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=65_536), value_name = "N")]
@@ -465,11 +469,14 @@ const LEFT_MIN: Duration = Duration::from_millis(1);
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Rm {
     /// Names of this peer.
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required_unless_present = "all", value_parser = parse::name, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// The given names are prefixes: every name below them goes, and the name itself.
     #[arg(short, long)]
     pub(crate) recursive: bool,
+    /// Every name of this peer goes.
+    #[arg(long, requires = "recursive", conflicts_with = "names")]
+    pub(crate) all: bool,
 }
 
 #[cfg(test)]
@@ -514,6 +521,17 @@ mod tests {
             "tensorlane get a --rows x",
             "tensorlane get a --rows 9-3",
             "tensorlane get tl1:x",
+            "tensorlane get a --to -",
+            "tensorlane put -",
+            "tensorlane set put - --name n",
+            "tensorlane channel write c -",
+            "tensorlane rm",
+            "tensorlane rm -r",
+            // An empty word, of a variable that is not set.
+            "tensorlane rm -r ",
+            "tensorlane put f --name ",
+            "tensorlane rm --all",
+            "tensorlane rm -r --all a",
             "tensorlane put f --uses 0",
             "tensorlane get a --strict",
             "tensorlane get a --require speed",

@@ -14,12 +14,14 @@ use tensorlane_proto::{Failure, Reason};
 
 use crate::args::{Channel, ChannelLs, ChannelStat, ChannelTail, ChannelWrite};
 use crate::output::{self, Output};
+use crate::watch::while_read;
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Channel) -> Result<()> {
     match args {
         Channel::Ls(ls) => self::ls(client, output, ls),
         Channel::Stat(stat) => self::stat(client, output, stat),
-        Channel::Tail(tail) => self::tail(client, output, tail),
+        // It ends with whoever reads what it prints.
+        Channel::Tail(tail) => while_read(client, |client| self::tail(client, output, tail)),
         Channel::Write(write) => self::write(client, output, write),
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
 use tensorlane_client::{AcquireOptions, Client, Lease, Moved, Target, Tensor};
 use tensorlane_proto::checksum;
-use tensorlane_proto::{Failure, Metadata, Reference};
+use tensorlane_proto::{Failure, Metadata, Reason, Reference};
 
 use crate::args::Get;
 use crate::complaint;
@@ -31,6 +31,7 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     let mut wanted = wanted(client, args, &mut held)?;
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
     let (mut sink, left_out) = sink(output, args, &mut wanted)?;
+    redeem(client, args, &mut wanted, &mut held.tickets)?;
     let mut progress = Progress::new(total);
     let mut got = Vec::with_capacity(wanted.len());
     let mut rest = &wanted[..];
@@ -84,11 +85,10 @@ fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
             let before = wanted.len();
             below(client, args, text, &mut wanted, &mut held.names)?;
             ensure!(wanted.len() > before, list::nothing_below(client, text));
-        } else if text.contains(TICKET_MARK) && text.starts_with(REFERENCE_BEGINS) {
-            let tensor = args.waiting.rest(client).redeem(text, None).with_context(|| "the ticket")?;
-            let target = Target::Id(tensor.lease().id());
-            wanted.push(one(args, format!("tensor-{}", tensor.lease().id()), target, tensor.descriptor())?);
-            held.tickets.push(tensor);
+        } else if text.starts_with(REFERENCE_BEGINS)
+            && let Some((reference, _)) = text.split_once(TICKET_MARK)
+        {
+            wanted.push(of_ticket(client, args, text, &reference.parse()?)?);
         } else if text.starts_with(REFERENCE_BEGINS) {
             let reference: Reference = text.parse().with_context(|| text.clone())?;
             let found = complaint::about(text, args.waiting.rest(client).describe(&reference))?;
@@ -115,6 +115,33 @@ fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
         wanted.push(one(args, name.to_string(), target, &found.descriptor)?);
     }
     Ok(wanted)
+}
+
+/// The tensor of a ticket, which is not used yet: a mistake in the rest of the command costs nothing.
+fn of_ticket(client: &Client, args: &Get, ticket: &str, reference: &Reference) -> Result<Wanted> {
+    let client = args.waiting.rest(client);
+    let found = match client.describe(reference) {
+        // The tensor has gone, and the ticket with it: redeeming says so in the words of tickets.
+        Err(error) if error.reason() == Some(Reason::NotFound) => {
+            Err(client.redeem(ticket, None).err().unwrap_or(error))
+        }
+        found => found,
+    };
+    let found = found.context("the ticket")?;
+    let wanted = one(args, format!("tensor-{}", reference.id()), reference.into(), &found.descriptor)?;
+    Ok(Wanted { ticket: Some(ticket.to_owned()), ..wanted })
+}
+
+/// Uses the tickets. What they lease is got by its id.
+fn redeem(client: &Client, args: &Get, wanted: &mut [Wanted], held: &mut Vec<Tensor>) -> Result<()> {
+    for one in wanted {
+        if let Some(ticket) = &one.ticket {
+            let tensor = args.waiting.rest(client).redeem(ticket, None).context("the ticket")?;
+            one.target = Target::Id(tensor.lease().id());
+            held.push(tensor);
+        }
+    }
+    Ok(())
 }
 
 /// Tensors that all names at and below a prefix stand for at one moment. They are leased in one step, and got by what
@@ -161,7 +188,7 @@ fn one(
     let resolved =
         args.selection().resolve(&descriptor.layout).map_err(refused).with_context(|| name.clone())?;
     let metadata: Metadata = descriptor.metadata.clone();
-    Ok(Wanted { name, target, layout: resolved.packed_layout(), metadata })
+    Ok(Wanted { name, target, ticket: None, layout: resolved.packed_layout(), metadata })
 }
 
 /// Number of the tensors that are acquired together; one at least.
@@ -275,7 +302,7 @@ fn report(
                 "tensors": tensors,
                 "bytes": total,
                 "seconds": took.as_secs_f64(),
-                "file": to,
+                "file": to.map(|path| path.display().to_string()),
                 "metadata_left_out": kept::field(left_out),
             })
         },

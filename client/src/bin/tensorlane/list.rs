@@ -96,6 +96,11 @@ pub(crate) fn ls(client: &Client, output: &Output, args: &Ls) -> Result<()> {
 
 pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
     let mut names = Vec::new();
+    if args.all {
+        for listed in client.list("") {
+            names.push(listed?.name);
+        }
+    }
     for name in &args.names {
         if !args.recursive {
             names.push(name.clone());

@@ -9,9 +9,14 @@ use tensorlane_client::{Client, WatchEvent, WatchKind, WatchOptions};
 
 use crate::args::Watch;
 use crate::output::{Output, printable};
+use crate::watch::while_read;
 
-/// Writes an event a line, and flushes when nothing else is known. Ends with as many events as were asked for, or an error.
+/// Writes an event a line, and flushes when nothing else is known. Ends with as many events as were asked for, an error, or whoever reads.
 pub(crate) fn watch(client: &Client, output: &Output, args: &Watch) -> Result<()> {
+    while_read(client, |client| events(client, output, args))
+}
+
+fn events(client: &Client, output: &Output, args: &Watch) -> Result<()> {
     let options = args.from.map_or_else(WatchOptions::new, |revision| WatchOptions::new().from(revision));
     let options = args.peer.clone().map_or(options.clone(), |peer| options.peer(peer));
     let mut watch = client.watch(&args.prefix, options);

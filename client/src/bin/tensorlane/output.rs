@@ -23,7 +23,7 @@ pub(crate) enum Format {
 }
 
 /// Standard output, or standard error in its place. Every write can fail, and a reader who has seen enough is no failure (see main).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Output {
     format: Format,
     colours: bool,
@@ -88,6 +88,34 @@ impl Output {
             Format::Text => text(&mut out)?,
         }
         out.flush()
+    }
+
+    /// Text that [`print`](Self::print) prints.
+    pub(crate) fn printed(
+        &self,
+        json: impl FnOnce() -> Value,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match self.format {
+            Format::Json => writeln!(out, "{:#}", json())?,
+            Format::Text => text(&mut out)?,
+        }
+        Ok(out)
+    }
+
+    /// Writes to standard output, and tells how many bytes it took where it did not take all.
+    pub(crate) fn write(bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut taken = 0;
+        while taken < bytes.len() {
+            match rustix::io::write(io::stdout(), &bytes[taken..]) {
+                Ok(0) => return Err((taken, io::ErrorKind::WriteZero.into())),
+                Ok(more) => taken += more,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err((taken, error.into())),
+            }
+        }
+        Ok(())
     }
 
     /// Prints rows below their headings, every column as wide as it must be; columns of numbers to the right.

@@ -1,5 +1,6 @@
 //! Words of the command line as values.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -122,24 +123,45 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
+/// A name that is given, or the beginning of names: none is empty, as a variable that is not set is.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a name has at least one character (`tensorlane ls` tells the names)".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// A file or directory. Others' mark of the standard streams is none.
+pub(crate) fn path(path: PathBuf) -> Result<PathBuf, String> {
+    if path.as_os_str() == "-" {
+        return Err("it stands for no stream here: put takes plain files, get writes into /dev/stdout, too, and channel write reads \
+                    standard input where no file is given; a file that is called so is ./-"
+            .to_owned());
+    }
+    Ok(path)
+}
+
 /// A reference or else a name.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
     if !text.starts_with(REFERENCE_BEGINS) {
-        return Ok(Target::name(text));
+        return name(text).map(Target::name);
+    }
+    if text.contains(TICKET_MARK) {
+        return Err(
+            "this is a ticket, which `tensorlane get` uses; what stands before the # is its reference"
+                .to_owned(),
+        );
     }
     text.parse::<Reference>().map(Target::from).map_err(|error| error.to_string())
 }
 
 /// A name, a reference or a ticket, as it is written; what can be neither is refused.
 pub(crate) fn wanted(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Err("a name has at least one character (`tensorlane ls` tells the names)".to_owned());
-    }
     if text.starts_with(REFERENCE_BEGINS) {
         let reference = text.split_once(TICKET_MARK).map_or(text, |(reference, _)| reference);
         reference.parse::<Reference>().map_err(|error| error.to_string())?;
     }
-    Ok(text.to_owned())
+    name(text)
 }
 
 /// `3,7,10-19`: rows in the order given, both ends of a range included.
@@ -239,6 +261,16 @@ mod tests {
     fn what_begins_as_a_reference_must_be_one() {
         assert_eq!(target("model/weights"), Ok(Target::name("model/weights")));
         assert!(target("tl1:nonsense").is_err());
+        // A ticket is not said to be damaged.
+        assert!(target("tl1:abc#0123").is_err_and(|told| told.contains("is a ticket")));
+    }
+
+    #[test]
+    fn a_name_or_path_that_stands_for_nothing_is_refused() {
+        assert!(name("").is_err() && target("").is_err() && wanted("").is_err());
+        assert_eq!(name("a/b").as_deref(), Ok("a/b"));
+        assert!(path("-".into()).is_err_and(|told| told.contains("./-")));
+        assert_eq!(path("./-".into()), Ok("./-".into()));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! `tensorlane put`: every tensor of a safetensors file into the exchange.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use tensorlane_client::{Client, Item, Lease, Naming, PutOptions, Stored};
+use tensorlane_client::{Client, Item, Lease, Naming, PutOptions, Stored, Target};
 use tensorlane_proto::frame::{INLINE_BYTES_MAX, SESSION_ITEMS_MAX};
 use tensorlane_proto::ledger::{NameError, Refusal, TensorId, TensorName};
 use tensorlane_proto::{Descriptor, Failure, Metadata, Reason, Reference};
@@ -15,6 +17,7 @@ use crate::file::{Entry, Header};
 use crate::kept::{self, LeftOut};
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::signals::{Cleaner, Undo};
 use crate::source::Source;
 
 /// Bytes that are read from the file at once. Large enough for all cores to copy it.
@@ -24,6 +27,8 @@ const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ITEMS: usize = 1_024;
 /// Names looked up in one request: with metadata a description may take kilobytes.
 const LOOKUP_ITEMS: usize = 512;
+/// Tickets made in one request: each has some 200 bytes in the answer.
+const TICKET_ITEMS: usize = 4_096;
 /// Tries to replace names that others replace at the same time.
 const ATTEMPTS_MAX: u32 = 16;
 /// Time for which a ticket keeps a tensor without a name, if nothing is said.
@@ -42,17 +47,15 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
     let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
     let (progress, done) = (Progress::new(total), Vec::new());
     let mut putting = Putting { client, output, args, source: &source, metadata, progress, done };
-    // Half a file is of no use: nothing has a name before all is put, and what has none ends with this process.
+    // Half a file is of no use: nothing has a name or ticket before all is put, and what has none ends with this process.
     putting.check_names(&header.entries)?;
     putting.check_free(&header.entries)?;
-    if let Err(error) = putting.all(&header.entries).and_then(|()| putting.name_all()) {
-        putting.undo_tickets();
-        return Err(error);
-    }
+    putting.all(&header.entries)?;
+    let tickets = Tickets::make(&mut putting)?;
+    putting.name_all()?;
     let (bytes, done) = (putting.progress.done(), putting.done);
     let took = putting.progress.finish();
-    report(output, &done, bytes, took, &left_out)?;
-    Ok(())
+    tickets.tell(&done, &report(output, &done, bytes, took, &left_out)?)
 }
 
 /// A tensor that was put.
@@ -61,8 +64,8 @@ struct Done {
     name: Option<String>,
     reference: Reference,
     ticket: Option<String>,
-    /// Lease that keeps the tensor until it has its name.
-    lease: Option<Lease>,
+    /// Lease that keeps the tensor until it has its name or ticket, and that was told.
+    _lease: Option<Lease>,
 }
 
 struct Putting<'a> {
@@ -165,17 +168,14 @@ impl Putting<'_> {
         self.args.name.as_ref().map(|prefix| format!("{}/{}", prefix.trim_end_matches('/'), entry.name))
     }
 
-    /// Options that keep the tensor once this process has ended: a name, a ticket, or both.
+    /// Options of each put: this process keeps the tensors until all of them have a name or ticket.
     fn options(&self) -> PutOptions {
-        let is_named = self.args.name.is_some();
-        PutOptions {
-            ticket: self.args.keep.or_else(|| (!is_named).then_some(TICKET_DEFAULT)),
-            ticket_uses: self.args.uses,
-            // A tensor without a name is kept by this process until all have one.
-            no_lease: !is_named,
-            checksum: self.args.checksum,
-            ..PutOptions::default()
-        }
+        PutOptions { checksum: self.args.checksum, ..PutOptions::default() }
+    }
+
+    /// Time for which tickets keep the tensors; none without tickets.
+    fn keep(&self) -> Option<Duration> {
+        self.args.keep.or_else(|| self.args.name.is_none().then_some(TICKET_DEFAULT))
     }
 
     /// Refuses names that are taken, or too many, before a byte is put for them; at the end it would be in vain.
@@ -227,7 +227,6 @@ impl Putting<'_> {
                 }
             }
         }
-        self.done.iter_mut().for_each(|done| done.lease = None);
         Ok(())
     }
 
@@ -253,25 +252,87 @@ impl Putting<'_> {
             name: self.name(entry),
             entry: entry.clone(),
             reference: stored.reference().clone(),
-            ticket: stored.ticket().map(str::to_owned),
-            lease: stored.into_lease(),
+            ticket: None,
+            _lease: stored.into_lease(),
         });
     }
+}
 
-    /// Nobody was told the tickets: redeemed as often as they can be, they keep nothing.
-    fn undo_tickets(&self) {
-        let tickets = self.done.iter().filter_map(|done| done.ticket.as_deref());
-        let kept = tickets.filter(|ticket| {
-            let uses = self.args.uses.min(REDEEMED_MAX);
-            self.args.uses > uses || (0..uses).any(|_| self.client.redeem(ticket, None).is_err())
-        });
-        let kept = kept.count();
-        if kept > 0 {
-            self.output.warn(&format!(
-                "{} were put already and stay until their tickets end",
-                output::tensors(kept)
-            ));
+/// Tickets from when they are made until somebody was told all of them. Dropped before, or ended by a signal, those that nobody was
+/// told are used up: they keep nothing.
+struct Tickets {
+    /// None if no tickets are wanted.
+    cleaner: Option<Cleaner>,
+    /// Number of the first ones that were told.
+    told: Arc<AtomicUsize>,
+}
+
+impl Tickets {
+    /// Makes a ticket for each tensor that was put. Their time begins here, when there is nothing left to be read.
+    fn make(putting: &mut Putting<'_>) -> Result<Self> {
+        let told = Arc::new(AtomicUsize::new(0));
+        let Some(keep) = putting.keep().filter(|_| !putting.done.is_empty()) else {
+            return Ok(Self { cleaner: None, told });
+        };
+        let cleaner = Cleaner::start().context("cannot wait for signals")?;
+        let (client, uses) = (putting.client, putting.args.uses);
+        let mut first = 0;
+        for batch in putting.done.chunks_mut(TICKET_ITEMS) {
+            let targets: Vec<Target> = batch.iter().map(|done| done.reference.clone().into()).collect();
+            let make = || client.ticket_many(&targets, Some(keep), uses);
+            let undo = |made: &Vec<tensorlane_client::Result<String>>| -> Undo {
+                let tickets: Vec<String> = made.iter().flatten().cloned().collect();
+                let (client, output, told) = (client.clone(), putting.output.clone(), Arc::clone(&told));
+                Box::new(move || {
+                    let told = told.load(Ordering::Relaxed).saturating_sub(first).min(tickets.len());
+                    use_up(&client, &output, &tickets[told..], uses);
+                })
+            };
+            for (done, ticket) in batch.iter_mut().zip(cleaner.begin(make, undo)?) {
+                done.ticket = Some(complaint::about(done.name.as_ref().unwrap_or(&done.entry.name), ticket)?);
+            }
+            first += targets.len();
         }
+        Ok(Self { cleaner: Some(cleaner), told })
+    }
+
+    /// Tells the tickets, in what is printed.
+    fn tell(self, done: &[Done], printed: &[u8]) -> Result<()> {
+        let Err((taken, error)) = Output::write(printed) else {
+            return self.cleaner.map_or(Ok(()), |cleaner| cleaner.settle(|| Ok(())));
+        };
+        let tickets = done.iter().filter_map(|done| done.ticket.as_deref());
+        let told = told(&printed[..taken], tickets);
+        self.told.store(told, Ordering::Relaxed);
+        // Without names nothing stays of what nobody was told: no end that somebody wished for.
+        if self.cleaner.is_some() && told == 0 && done.iter().all(|done| done.name.is_none()) {
+            bail!("cannot tell the tickets, so what was put is given up: {error}");
+        }
+        Err(error.into())
+    }
+}
+
+/// Number of the tickets that stand whole in what was printed, in their order.
+fn told<'a>(printed: &[u8], tickets: impl Iterator<Item = &'a str>) -> usize {
+    let printed = String::from_utf8_lossy(printed);
+    let mut rest = &*printed;
+    let is_told = |ticket: &&str| match rest.split_once(ticket) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    };
+    tickets.take_while(is_told).count()
+}
+
+/// Redeems tickets as often as they can be, so that they keep nothing.
+fn use_up(client: &Client, output: &Output, tickets: &[String], uses: u32) {
+    let once = uses.min(REDEEMED_MAX);
+    let is_kept = |ticket: &&String| uses > once || (0..once).any(|_| client.redeem(ticket, None).is_err());
+    let kept = tickets.iter().filter(is_kept).count();
+    if kept > 0 {
+        output.warn(&format!("{} were put already and stay until their tickets end", output::tensors(kept)));
     }
 }
 
@@ -286,7 +347,7 @@ fn report(
     bytes: u64,
     took: Duration,
     left_out: &[LeftOut],
-) -> std::io::Result<()> {
+) -> std::io::Result<Vec<u8>> {
     let tensor = |done: &Done| {
         let mut value = output::layout(&done.entry.layout);
         output::merge(
@@ -300,7 +361,7 @@ fn report(
         );
         value
     };
-    output.print(
+    output.printed(
         || {
             let tensors: Vec<_> = done.iter().map(tensor).collect();
             json!({
@@ -330,4 +391,18 @@ fn report(
             )
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_that_were_told_are_those_that_were_written_whole() {
+        let printed = b"tl1:a#11  u8[1]  tl1:a\ntl1:b#22  u8[1]  tl1:b\ntl1:c#33  u8[1]  tl1:c\n";
+        let tickets = ["tl1:a#11", "tl1:b#22", "tl1:c#33"];
+        for (taken, expected) in [(0, 0), (7, 0), (8, 1), (30, 1), (31, 2), (printed.len(), 3)] {
+            assert_eq!(told(&printed[..taken], tickets.into_iter()), expected, "{taken}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
-//! Signals that end the command remove the file or directory in the making first. Nothing helps against SIGKILL; see
-//! [`Sink`](crate::sink::Sink) for what does.
+//! Signals that end the command undo first what it has begun: a file or directory in the making, tickets that nobody was told. Nothing
+//! helps against SIGKILL; see [`Sink`](crate::sink::Sink) for what does.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -20,38 +21,65 @@ const ENDING: [i32; 9] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 /// Signals that come after that are lost, so it must live until the command is done.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    /// The name of a file or directory in the making, while it has one.
-    part: Arc<Mutex<Option<Box<Path>>>>,
+    begun: Arc<Mutex<Begun>>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Step that undoes another.
+pub(crate) type Undo = Box<dyn FnOnce() + Send>;
+
+/// Steps that undo what was made and is not settled.
+#[derive(Default)]
+struct Begun(Vec<Undo>);
+
+impl Begun {
+    fn undo(&mut self) {
+        self.0.drain(..).for_each(|undo| undo());
+    }
+}
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Begun").field(&self.0.len()).finish()
+    }
 }
 
 impl Cleaner {
     pub(crate) fn start() -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let part = Arc::new(Mutex::new(None));
+        let begun = Arc::new(Mutex::new(Begun::default()));
         let mut signals = Signals::new(ENDING.iter().filter(|&&signal| !is_ignored(&status, signal)))?;
         let handle = signals.handle();
-        let shared = Arc::clone(&part);
+        let shared = Arc::clone(&begun);
         let wait = move || {
             for signal in signals.forever() {
-                // Held until the end: nobody gives the file another name meanwhile.
-                let part = shared.lock();
-                remove(part.as_deref());
+                // Held until the end: nothing is settled meanwhile.
+                let mut begun = shared.lock();
+                begun.undo();
                 // The parent sees that it was this signal.
                 let _ = low_level::emulate_default_handler(signal);
             }
         };
         let thread = thread::Builder::new().name("signals".into()).spawn(wait)?;
-        Ok(Self { part, handle, thread: Some(thread) })
+        Ok(Self { begun, handle, thread: Some(thread) })
+    }
+
+    /// Makes what a signal undoes from now on.
+    pub(crate) fn begin<T, E>(
+        &self,
+        make: impl FnOnce() -> Result<T, E>,
+        undo: impl FnOnce(&T) -> Undo,
+    ) -> Result<T, E> {
+        let mut begun = self.begun.lock();
+        let made = make()?;
+        begun.0.push(undo(&made));
+        Ok(made)
     }
 
     /// Makes a file of this name; a signal removes it from now on.
     pub(crate) fn make<T>(&self, part: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let mut held = self.part.lock();
-        let made = make()?;
-        *held = Some(part.into());
-        Ok(made)
+        self.begin(make, |_| removal(part))
     }
 
     /// Makes a directory, which tells its name; a signal removes it from now on, with what is in it.
@@ -60,17 +88,14 @@ impl Cleaner {
         make: impl FnOnce() -> Result<T, E>,
         path: impl FnOnce(&T) -> &Path,
     ) -> Result<T, E> {
-        let mut held = self.part.lock();
-        let made = make()?;
-        *held = Some(path(&made).into());
-        Ok(made)
+        self.begin(make, |made| removal(path(made)))
     }
 
-    /// Gives the file or directory its last name, which no signal removes.
-    pub(crate) fn settle<E>(&self, rename: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut held = self.part.lock();
-        rename()?;
-        *held = None;
+    /// Does the last step, such as giving a file its name; no signal undoes anything of it.
+    pub(crate) fn settle<E>(&self, last: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut begun = self.begun.lock();
+        last()?;
+        begun.0.clear();
         Ok(())
     }
 }
@@ -82,15 +107,20 @@ impl Drop for Cleaner {
             // It does not panic.
             let _ = thread.join();
         }
-        remove(self.part.lock().take().as_deref());
+        self.begun.lock().undo();
     }
+}
+
+/// Step that removes a file or directory.
+fn removal(part: &Path) -> Undo {
+    let part = part.to_owned();
+    Box::new(move || remove(&part))
 }
 
 /// Times that a directory is removed anew, where files are still being made in it.
 const REMOVALS_MAX: u32 = 1_000;
 
-fn remove(part: Option<&Path>) {
-    let Some(part) = part else { return };
+fn remove(part: &Path) {
     // It may stay behind if even that fails; its name says what it is.
     if fs::symlink_metadata(part).is_ok_and(|about| about.is_dir()) {
         let is_left =

@@ -2,17 +2,18 @@
 //!
 //! A plain file appears under its name only when it is whole, by a rename: whoever has mapped the one before keeps it. Until
 //! then it has no name at all if the file system can do that, so that nothing stays behind even after SIGKILL; else it is
-//! called `.PID.part`. Links are followed. Devices and pipes are written into.
+//! called `.PID.part`. It is synced before it has its name, so that what the storage refuses late is an error, too. Who could read the
+//! file before can read the new one, and nobody else. Links are followed. Devices and pipes are written into.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use tensorlane_client::Target;
+use tensorlane_client::{Target, rights};
 use tensorlane_proto::{Layout, Metadata};
 
 use crate::file::{self, Header};
@@ -28,6 +29,8 @@ pub(crate) struct Wanted {
     /// Name in the file.
     pub(crate) name: String,
     pub(crate) target: Target,
+    /// Ticket that is redeemed when all else is known to be right; the target is what it leases then.
+    pub(crate) ticket: Option<String>,
     /// Of the selected part, packed.
     pub(crate) layout: Layout,
     pub(crate) metadata: Metadata,
@@ -86,8 +89,8 @@ impl Sink {
             Err(error) => return Err(error).with_context(cannot),
         };
         let is_stdout = there.as_ref().is_some_and(is_stdout);
-        let (file, making) = if there.is_none_or(|there| there.is_file()) {
-            let (file, making) = Making::start(&followed(path).with_context(cannot)?)?;
+        let (file, making) = if there.as_ref().is_none_or(fs::Metadata::is_file) {
+            let (file, making) = Making::start(&followed(path).with_context(cannot)?, there.is_some())?;
             (file, Some(making))
         } else {
             // A pipe is waited for until somebody reads.
@@ -110,14 +113,13 @@ impl Sink {
         })
     }
 
-    /// Gives the file its name.
+    /// Has the storage take all of the file, and gives it its name.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        match &mut self.making {
-            Some(making) => {
-                making.finish(&self.file).with_context(|| format!("cannot write {}", self.path.display()))
-            }
-            None => Ok(()),
-        }
+        let finished = match &mut self.making {
+            Some(making) => making.finish(&self.file),
+            None => synced(&self.file),
+        };
+        finished.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// Returns whether results that are printed would get into the file, too.
@@ -127,24 +129,36 @@ impl Sink {
 }
 
 impl Making {
-    /// A new file beside the one that it will be.
-    fn start(path: &Path) -> Result<(File, Self)> {
+    /// A new file beside the one that it will be. One that takes the place of another has its rights from the beginning.
+    fn start(path: &Path, replaces: bool) -> Result<(File, Self)> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
         let cleaner = Cleaner::start().context("cannot wait for signals")?;
-        let (file, has_name) = match nameless(path) {
+        let mode = if replaces { 0o600 } else { 0o666 };
+        let (file, has_name) = match nameless(path, mode) {
             Some(file) => (file, false),
             None => {
-                let create = || File::create_new(&part);
+                let create = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&part);
                 let created = cleaner.make(&part, create);
                 (created.with_context(|| format!("cannot create {}", part.display()))?, true)
             }
         };
+        if replaces {
+            rights::take(&file, path)
+                .with_context(|| format!("cannot keep the rights of {}", path.display()))?;
+        }
         Ok((file, Self { path: path.to_owned(), part, has_name, cleaner }))
     }
 
     fn finish(&mut self, file: &File) -> io::Result<()> {
+        // A full quota, a lost disk or server may be told no earlier than here.
+        file.sync_all()?;
+        self.name(file)?;
+        sync_directory(directory(&self.path))
+    }
+
+    fn name(&mut self, file: &File) -> io::Result<()> {
         if !self.has_name {
             let from = handle(file);
             let link = |to: &Path| {
@@ -162,15 +176,34 @@ impl Making {
 }
 
 /// A file without a name in the directory of this path, if the file system has such and it can get a name later.
-fn nameless(path: &Path) -> Option<File> {
-    let directory = match path.parent()? {
-        here if here.as_os_str().is_empty() => Path::new("."),
-        other => other,
-    };
-    let mode = Mode::from_raw_mode(0o666);
+fn nameless(path: &Path, mode: u32) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(directory, flags, mode).ok()?);
+    let file = File::from(rustix::fs::open(directory(path), flags, Mode::from_raw_mode(mode)).ok()?);
     handle(&file).exists().then_some(file)
+}
+
+/// The directory that a path is in.
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(here) if !here.as_os_str().is_empty() => here,
+        _ => Path::new("."),
+    }
+}
+
+/// Syncs what was written into; pipes and most devices have nothing to sync.
+fn synced(file: &File) -> io::Result<()> {
+    match file.sync_all() {
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Syncs a directory, for the name of a file in it. One that may be written and not read cannot be synced.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    match File::open(directory) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        opened => synced(&opened?),
+    }
 }
 
 /// The path by which the kernel finds an open file.
@@ -197,7 +230,7 @@ fn is_stdout(there: &fs::Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use tensorlane_proto::{DType, Shape};
 
@@ -206,7 +239,13 @@ mod tests {
 
     fn wanted(name: &str, dtype: DType, size: u64) -> Wanted {
         let layout = Layout::contiguous(dtype, Shape::new(&[size]).unwrap()).unwrap();
-        Wanted { name: name.into(), target: Target::Id(1), layout, metadata: Metadata::default() }
+        Wanted {
+            name: name.into(),
+            target: Target::Id(1),
+            ticket: None,
+            layout,
+            metadata: Metadata::default(),
+        }
     }
 
     /// A directory, the path of a file in it, and what to write there.
@@ -284,6 +323,37 @@ mod tests {
             }
             drop(sink);
             assert_eq!(names(&directory).len(), usize::from(finished));
+        }
+    }
+
+    #[test]
+    fn a_file_that_the_storage_refuses_at_last_gets_no_name() {
+        let (directory, path, plan) = plan();
+        let mut sink = Sink::create(&path, &plan).unwrap();
+        sink.write(b"xxx").unwrap();
+        let making = sink.making.as_mut().unwrap();
+        making.cleaner.make(&making.part, || File::create_new(&making.part)).unwrap();
+        making.has_name = true;
+        // The kernel refuses to sync a pipe.
+        let (_reader, writer) = io::pipe().unwrap();
+        sink.file = File::from(std::os::fd::OwnedFd::from(writer));
+        let told = format!("{:#}", sink.finish().unwrap_err());
+        assert!(told.starts_with("cannot write") && told.contains("Invalid argument"), "{told}");
+        drop(sink);
+        assert_eq!(names(&directory), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_that_takes_the_place_of_another_has_its_rights() {
+        let (_directory, path, plan) = plan();
+        for mode in [0o600, 0o640, 0o444, 0o777] {
+            fs::write(&path, b"before").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let mut sink = Sink::create(&path, &plan).unwrap();
+            sink.write(b"xxx").unwrap();
+            sink.finish().unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
+            fs::remove_file(&path).unwrap();
         }
     }
 }

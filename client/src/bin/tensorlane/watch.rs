@@ -1,10 +1,15 @@
 //! Watch: one state after the other on standard output, until somebody has seen enough. Knows nothing of what it shows.
 
 use std::io::{self, Write};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tensorlane_client::{Cancel, Client};
+
+/// The longest time between two looks, each of which costs a system call.
+const LOOK_MAX: Duration = Duration::from_secs(3600);
 
 /// State that is seen at one look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +60,34 @@ pub(crate) fn watch(flow: Flow, interval: Duration, mut look: impl FnMut() -> Re
         if left_within(interval)? {
             return Ok(());
         }
+    }
+}
+
+/// Runs what waits for one thing after the other and writes it, with a client whose calls end when whoever reads standard output has
+/// gone: that is no failure.
+///
+/// # Errors
+/// Those of `run`.
+pub(crate) fn while_read(client: &Client, run: impl FnOnce(&Client) -> Result<()>) -> Result<()> {
+    let cancel = Cancel::new();
+    let told = cancel.clone();
+    let wait = move || {
+        let left = loop {
+            match left_within(LOOK_MAX) {
+                Ok(false) => {}
+                // Where nothing can be seen, the next write tells.
+                seen => break seen.is_ok(),
+            }
+        };
+        if left {
+            told.cancel();
+        }
+    };
+    // It ends with the process.
+    thread::Builder::new().name("readers".into()).spawn(wait).context("cannot wait for readers")?;
+    match run(&client.with_cancel(cancel.clone())) {
+        Err(_) if cancel.is_cancelled() => Ok(()),
+        done => done,
     }
 }
 

@@ -1,7 +1,8 @@
 //! From the exchange into a directory, which appears under its name only when it is whole.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
@@ -10,6 +11,7 @@ use tensorlane_proto::set::{Level, LevelEntry, Node, OwnMeta, TensorMeta, Tree, 
 
 use super::import::chunk_len;
 use super::{DirectoryError, META, OWN, OWN_META, at};
+use crate::rights;
 use crate::tensor::Tensor;
 
 /// A directory that was written.
@@ -55,7 +57,7 @@ impl Draft {
     /// [`DirectoryError`]; nothing is left then.
     pub fn create(to: &Path, replace: bool) -> Result<Self, DirectoryError> {
         check_target(to, replace)?;
-        Ok(Self { part: Part::create(to)?, to: to.to_owned(), replace })
+        Ok(Self { part: Part::create(to, replace)?, to: to.to_owned(), replace })
     }
 
     /// Directory in the making: `.NAME.tl-PROCESS-NUMBER`.
@@ -103,12 +105,14 @@ fn check_target(to: &Path, replace: bool) -> Result<(), DirectoryError> {
 struct Part(PathBuf);
 
 impl Part {
-    fn create(to: &Path) -> Result<Self, DirectoryError> {
+    /// Makes it. For one that may take the place of another, which gives it its rights in the end, nobody else enters it until then.
+    fn create(to: &Path, replace: bool) -> Result<Self, DirectoryError> {
+        let mode = if replace && to.exists() { 0o700 } else { 0o777 };
         let name = to.file_name().unwrap_or_default().to_string_lossy();
         let mut number = 0;
         loop {
             let part = to.with_file_name(format!(".{name}.tl-{}-{number}", std::process::id()));
-            match fs::create_dir(&part) {
+            match DirBuilder::new().mode(mode).create(&part) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 Err(error) => return Err(at(part)(error)),
                 Ok(()) => return Ok(Self(part)),
@@ -120,6 +124,8 @@ impl Part {
         match rustix::fs::renameat_with(CWD, &self.0, CWD, to, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(Errno::EXIST) if replace => {
+                // Whoever may not enter the old set may not enter this one.
+                File::open(&self.0).and_then(|made| rights::take(&made, to)).map_err(at(to))?;
                 // The old set is under our name afterwards, and goes with it.
                 rustix::fs::renameat_with(CWD, &self.0, CWD, to, RenameFlags::EXCHANGE)
                     .map_err(|error| at(to)(error.into()))?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::set::{
     DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, Node, OwnMeta, TensorMeta, Tree,
 };
@@ -16,7 +17,10 @@ use tensorlane_proto::{Descriptor, Layout};
 
 use super::{CHUNK_BYTES, DirectoryError, META, OWN, OWN_META, at};
 use crate::client::Client;
-use crate::verbs::{PutOptions, Stored};
+use crate::verbs::{Item, PutOptions, Stored};
+
+/// Small tensors that are read and put together: 64 MiB at most.
+const BATCH_ITEMS: usize = 1_024;
 
 /// A directory that was read: what the set in it consists of. The tensors' bytes are not read yet.
 #[derive(Debug)]
@@ -73,11 +77,74 @@ impl Directory {
         client: &Client,
         mut read: impl FnMut(u64, &str),
     ) -> Result<Tree<Stored>, DirectoryError> {
+        let mut small = self.put_small(client, &mut read)?.into_iter();
         let mut paths = self.tree.tensors().into_iter().map(|(path, _)| path.join("/"));
         self.tree.try_map(&mut |leaf| {
             let path = paths.next().unwrap_or_default();
-            self.put_one(client, leaf, &path, &mut read)
+            match small.next().flatten() {
+                Some(stored) => Ok(stored),
+                None => self.put_one(client, leaf, &path, &mut read),
+            }
         })
+    }
+
+    /// Puts the small tensors, many in one request: alone each would take a segment for as long as it lives. The others are left out.
+    fn put_small(
+        &self,
+        client: &Client,
+        read: &mut impl FnMut(u64, &str),
+    ) -> Result<Vec<Option<Stored>>, DirectoryError> {
+        let leaves = self.tree.tensors();
+        let mut done: Vec<Option<Stored>> = leaves.iter().map(|_| None).collect();
+        let is_small = |index: &usize| leaves[*index].1.layout.bytes() <= INLINE_BYTES_MAX as u64;
+        let small: Vec<usize> = (0..leaves.len()).filter(is_small).collect();
+        for batch in small.chunks(BATCH_ITEMS) {
+            let mut read_ones = Vec::with_capacity(batch.len());
+            for &index in batch {
+                let (path, leaf) = &leaves[index];
+                let mut bytes = Vec::new();
+                self.read_leaf(leaf, |_, part| {
+                    bytes.extend_from_slice(part);
+                    read(part.len() as u64, &path.join("/"));
+                    Ok(())
+                })?;
+                read_ones.push((Descriptor::host(leaf.layout.clone()), bytes));
+            }
+            let mut items = Vec::with_capacity(batch.len());
+            for (descriptor, bytes) in &read_ones {
+                items.push(Item { descriptor, bytes, options: PutOptions::new() });
+            }
+            for (&index, stored) in batch.iter().zip(client.put_many(&items)) {
+                let failed = |source| DirectoryError::Tensor { path: leaves[index].0.join("/"), source };
+                done[index] = Some(stored.map_err(failed)?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads the file of a tensor, chunk by chunk, from its beginning.
+    fn read_leaf(
+        &self,
+        leaf: &LeafFile,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), DirectoryError>,
+    ) -> Result<(), DirectoryError> {
+        let Some(name) = &leaf.file else { return Ok(()) };
+        let shown = self.path.join(name);
+        let file = open_file(&self.root, name, &shown)?;
+        let before = Stamp::of(&file, &shown)?;
+        let total = leaf.layout.bytes();
+        let mut chunk = vec![0; chunk_len(total)];
+        let mut offset = 0;
+        while offset < total {
+            let part = &mut chunk[..chunk_len(total - offset)];
+            file.read_exact_at(part, offset).map_err(at(&shown))?;
+            take(offset, part)?;
+            offset += part.len() as u64;
+        }
+        if Stamp::of(&file, &shown)? != before {
+            return Err(DirectoryError::Changed { path: shown });
+        }
+        Ok(())
     }
 
     fn put_one(
@@ -90,24 +157,11 @@ impl Directory {
         let failed = |source| DirectoryError::Tensor { path: path.to_owned(), source };
         let descriptor = Descriptor::host(leaf.layout.clone());
         let mut reservation = client.reserve(&descriptor).map_err(failed)?;
-        if let Some(name) = &leaf.file {
-            let shown = self.path.join(name);
-            let file = open_file(&self.root, name, &shown)?;
-            let before = Stamp::of(&file, &shown)?;
-            let total = leaf.layout.bytes();
-            let mut chunk = vec![0; chunk_len(total)];
-            let mut offset = 0;
-            while offset < total {
-                let part = &mut chunk[..chunk_len(total - offset)];
-                file.read_exact_at(part, offset).map_err(at(&shown))?;
-                reservation.copy_from(offset, part).map_err(failed)?;
-                offset += part.len() as u64;
-                read(part.len() as u64, path);
-            }
-            if Stamp::of(&file, &shown)? != before {
-                return Err(DirectoryError::Changed { path: shown });
-            }
-        }
+        self.read_leaf(leaf, |offset, part| {
+            reservation.copy_from(offset, part).map_err(failed)?;
+            read(part.len() as u64, path);
+            Ok(())
+        })?;
         reservation.seal(&PutOptions::new()).map_err(failed)
     }
 }
