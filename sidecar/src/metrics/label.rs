@@ -445,7 +445,7 @@ labels! {
 
     /// Side of a connection at which all seats for peers were in use.
     SeatSide {
-        /// This sidecar, which refused a connection that came in or one of its own.
+        /// Own side: this sidecar refused a connection that came in or one of its own.
         Here = "here",
         /// Peer that was dialed, and told it.
         There = "there",

@@ -90,7 +90,7 @@ impl Dial {
         self.rests = true;
     }
 
-    /// There is a seat for everyone again: it is dialed ahead as before, unless the other end has no seat.
+    /// Ends the rest, now that there is a seat for everyone: it is dialed ahead as before, unless the other end has no seat.
     pub(super) fn rest_no_more(&mut self) {
         self.rests = false;
     }

@@ -13,7 +13,7 @@ use tensorlane_benches::links::Link;
 use tensorlane_benches::style::Style;
 use tensorlane_benches::{machine, sidecar, stats, text, undo};
 
-use crate::Bench;
+use crate::context::Bench;
 use crate::paths::far::{PAGES, Pages};
 
 /// Packets of a thousand that are lost in either direction.

@@ -27,8 +27,8 @@ use tensorlane_cuda::{DeviceSegment, ImportedSegment, PinnedMapping};
 use tensorlane_memory::{Mapping, WriteView};
 use tensorlane_proto::{Layout, Metadata, Reference};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{self, Measured, Row};
-use crate::{Bench, PAIRS, WARM_UP};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

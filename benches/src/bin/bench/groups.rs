@@ -4,7 +4,7 @@ use anyhow::Result;
 use tensorlane_benches::hosts::TwoHosts;
 use tensorlane_benches::{machine, undo};
 
-use crate::Bench;
+use crate::context::Bench;
 use crate::rows::{Measured, Row};
 
 /// Rows that are measured together.

@@ -15,6 +15,7 @@ use tensorlane_memory::heap::CountingAllocator;
 mod calls;
 mod channels;
 mod cluster;
+mod context;
 mod gpu;
 mod groups;
 mod local;
@@ -27,17 +28,13 @@ mod sets;
 mod shm;
 mod tcp;
 
+use context::Bench;
 use groups::Group;
 use rows::Measured;
 
 /// Counts, for the rows that allocate nothing.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// Pairs of every row: value and limit, one after the other.
-const PAIRS: usize = 15;
-/// Pairs before them that do not count.
-const WARM_UP: usize = 2;
 
 /// Measures Tensorlane and the limits of this machine, interleaved.
 #[derive(Debug, Parser)]
@@ -149,7 +146,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Those groups of which a row is asked for.
+/// Measures the groups of which a row is asked for.
 fn some(options: SomeOptions, groups: &'static [Group], style: Style) -> Result<ExitCode> {
     let SomeOptions { options, only } = options;
     let names: Vec<&str> = groups::rows(groups).map(|row| row.name).collect();
@@ -193,25 +190,4 @@ fn measure(
     }
     println!("\n{} {}", style.bad("missed:"), missed.join(", "));
     Ok(ExitCode::FAILURE)
-}
-
-/// Bench: what every row needs.
-struct Bench {
-    cores: Cores,
-    programs: PathBuf,
-    style: Style,
-    /// The rows that are measured; none: all.
-    only: Vec<String>,
-}
-
-impl Bench {
-    /// True if any of these rows is asked for.
-    fn wants(&self, rows: &[&rows::Row]) -> bool {
-        self.only.is_empty() || rows.iter().any(|row| self.only.iter().any(|only| only == row.name))
-    }
-
-    /// Says what is being measured.
-    fn progress(&self, what: &str) {
-        println!("{}", self.style.faint(&format!("  {what}")));
-    }
 }

@@ -14,8 +14,9 @@ use tensorlane_benches::machine;
 use tensorlane_benches::pairs::{alone, interleaved};
 use tensorlane_benches::scratch::Scratch;
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{self, Measured, Row};
-use crate::{Bench, PAIRS, WARM_UP, shm};
+use crate::shm;
 use far::{Far, PLAIN, Pages, QUIC, TLS};
 
 const GI: u64 = 1 << 30;

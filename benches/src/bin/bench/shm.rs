@@ -12,9 +12,9 @@ use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
 use tensorlane_proto::Transport;
 use tensorlane_proto::negotiate::Require;
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{self, Measured};
 use crate::tcp::two_sidecars;
-use crate::{Bench, PAIRS, WARM_UP};
 
 const GIB: u64 = 1 << 30;
 /// Two tensors of that size, and some.

@@ -13,8 +13,8 @@ use tensorlane_benches::sidecar::{Sidecar, SidecarOptions, introduce};
 use tensorlane_benches::{cores, machine, tensors, wait};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Target, Tensor};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{self, Measured};
-use crate::{Bench, PAIRS, WARM_UP};
 
 const ARENA: u64 = 1 << 30;
 const LARGE: usize = 256 << 20;

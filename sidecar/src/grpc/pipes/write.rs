@@ -302,7 +302,7 @@ pub(super) async fn tell(
         drop(room);
         progress.told();
     }
-    std::future::pending().await;
+    std::future::pending::<()>().await;
 }
 
 /// Tensor that a part becomes, leased for the stream.

@@ -51,7 +51,7 @@ impl End {
         }
     }
 
-    /// How the write of a message ended: its number, whether it was delivered, and why not.
+    /// End of the write of a message: its number, whether it was delivered, and why not.
     async fn written(&mut self) -> (u64, v1::PipeDelivered, String) {
         match self.event().await {
             Event::Written(written) => {

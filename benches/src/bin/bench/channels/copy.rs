@@ -11,8 +11,8 @@ use tensorlane_benches::tensors;
 use tensorlane_client::channel::{ChannelSpec, Part};
 
 use super::reader::{Far, LONG, now};
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, channels};
-use crate::{Bench, PAIRS, WARM_UP};
 
 const BYTES: usize = 64 << 20;
 const SLOTS: u32 = 3;

@@ -11,8 +11,8 @@ use tensorlane_client::channel::{ChannelSpec, Timeout};
 use tensorlane_proto::Reason;
 
 use super::reader::{Far, LONG, SMALL};
+use crate::context::{Bench, PAIRS};
 use crate::rows::{Measured, channels};
-use crate::{Bench, PAIRS};
 
 const ARENA: u64 = 16 << 20;
 const SLOTS: u32 = 4;

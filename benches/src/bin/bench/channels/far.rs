@@ -11,10 +11,10 @@ use tensorlane_benches::{cores, tensors};
 use tensorlane_client::channel::{ChannelReader, ChannelSpec, Part};
 
 use super::reader::{Far, LONG, SMALL, attach, crc32c, next, now};
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::rows::{Measured, Row, channels};
 use crate::tcp::two_sidecars;
-use crate::{Bench, PAIRS, WARM_UP};
 
 /// No message tries QUIC, as none of the limit does.
 const SETTINGS: &str = "prefer: tcp\n";

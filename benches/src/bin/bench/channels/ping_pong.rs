@@ -20,8 +20,8 @@ use tensorlane_memory::ring::{
 };
 use tensorlane_memory::{Arena, ArenaOptions, Block, Mapping, Owner, Purpose};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, channels};
-use crate::{Bench, PAIRS, WARM_UP};
 
 /// Bytes of a message there, and of the one back.
 const MESSAGE: usize = 64;

@@ -12,11 +12,11 @@ use tensorlane_client::channel::{ChannelSpec, ChannelWriter};
 use tensorlane_memory::heap::CountingAllocator;
 
 use super::reader::{Far, LONG, SMALL, now};
-use crate::Bench;
+use crate::context::Bench;
 use crate::rows::{Measured, channels};
 
 const MESSAGES: u64 = 1_000_000;
-/// Those before them, in which what stays is made.
+/// Messages before them, in which what stays is made.
 const FIRST: u64 = 10_000;
 const SLOTS: u32 = 1024;
 const ARENA: u64 = 16 << 20;

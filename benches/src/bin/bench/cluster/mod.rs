@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use tensorlane_benches::pairs::Pair;
 use tensorlane_benches::undo::Undo;
 
-use crate::Bench;
+use crate::context::Bench;
 use crate::rows::{self, Measured, Row};
 use kubernetes::Cluster;
 

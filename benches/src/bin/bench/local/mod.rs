@@ -8,7 +8,7 @@ use anyhow::Result;
 
 pub(crate) use reclaim::Hold;
 
-use crate::Bench;
+use crate::context::Bench;
 use crate::rows::Measured;
 
 /// Measures all of them.

@@ -12,8 +12,8 @@ use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
 use tensorlane_benches::{faults, tensors};
 use tensorlane_client::{Client, PutOptions};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{self, Measured, Row};
-use crate::{Bench, PAIRS, WARM_UP};
 
 /// A tensor of 1 GiB while the one before is being released.
 const ARENA: u64 = 3 << 30;

@@ -11,8 +11,8 @@ use tensorlane_benches::worker::{self, At, Worker};
 use tensorlane_benches::{tensors, wait};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Target};
 
+use crate::context::{Bench, PAIRS};
 use crate::rows::{self, Measured};
-use crate::{Bench, PAIRS};
 
 const ARENA: u64 = 2 << 30;
 const LEASES: usize = 1_000;

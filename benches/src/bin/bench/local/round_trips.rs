@@ -13,8 +13,8 @@ use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
 use tensorlane_benches::{cores, tensors};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Target};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{self, Measured};
-use crate::{Bench, PAIRS, WARM_UP};
 
 /// Two tensors of 1 GiB, and some.
 const ARENA: u64 = 3 << 30;

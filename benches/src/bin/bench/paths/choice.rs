@@ -19,7 +19,7 @@ use tensorlane_benches::stats;
 use tensorlane_proto::Transport;
 
 use super::far::{Far, Get, QUIC, TLS};
-use crate::Bench;
+use crate::context::Bench;
 use crate::rows::{self, Measured};
 
 const BYTES: u64 = 32 << 20;

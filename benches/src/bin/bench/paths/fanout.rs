@@ -14,7 +14,7 @@ use tensorlane_client::{AcquireOptions, Client, PutOptions, Tensor};
 
 use super::MBIT;
 use super::far::{PLAIN, TLS, without_copies};
-use crate::Bench;
+use crate::context::Bench;
 use crate::rows::{self, Measured, Row};
 
 const BYTES: u64 = 256 << 20;

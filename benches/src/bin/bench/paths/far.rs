@@ -12,7 +12,7 @@ use tensorlane_benches::wait;
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
 use tensorlane_proto::Transport;
 
-use crate::Bench;
+use crate::context::Bench;
 use crate::tcp::two_sidecars;
 
 /// A copy that nobody holds goes at once, so that the next get moves all bytes again. No pull tries QUIC.

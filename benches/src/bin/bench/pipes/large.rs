@@ -12,11 +12,11 @@ use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Pip
 use tensorlane_client::{PutOptions, Stored};
 use tensorlane_proto::Descriptor;
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::paths::far::{TLS, without_copies};
 use crate::rows::{Measured, pipes};
 use crate::tcp::two_sidecars;
-use crate::{Bench, PAIRS, WARM_UP};
 
 const BYTES: u64 = 1 << 30;
 /// Room for the tensor, and for another while its copy goes.

@@ -16,10 +16,10 @@ use tensorlane_client::Client;
 use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Pipe};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};
 use crate::tcp::two_sidecars;
-use crate::{Bench, PAIRS, WARM_UP};
 
 const ARENA: u64 = 64 << 20;
 /// Round trips of one value.

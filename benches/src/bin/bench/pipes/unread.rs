@@ -12,7 +12,7 @@ use tensorlane_client::pipe::{ConnectOptions, Incoming, Message, UNREAD_MAX};
 use tensorlane_client::{Client, PutOptions, Stored};
 use tensorlane_proto::Descriptor;
 
-use crate::Bench;
+use crate::context::Bench;
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};
 use crate::tcp::two_sidecars;

@@ -13,8 +13,8 @@ use tensorlane_client::set::directory::{Directory, export};
 use tensorlane_client::{AcquireOptions, Client, Item, PutOptions, Stored, Target, Tensor};
 use tensorlane_proto::set::{Node, Tree};
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, Row, sets};
-use crate::{Bench, PAIRS, WARM_UP};
 
 const LEAF: usize = 64 << 20;
 const LEAVES: usize = 16;
@@ -102,7 +102,7 @@ fn leaf(number: usize) -> Vec<u8> {
     bytes
 }
 
-/// What was imported is what was exported.
+/// Fails unless the imported tree is what was exported.
 fn prove(client: &Client, tree: &Tree<Stored>) -> Result<()> {
     for (path, stored) in tree.tensors() {
         let number: usize = path.concat().parse()?;

@@ -12,11 +12,11 @@ use tensorlane_benches::tensors;
 
 use super::pod::{COMMIT, COMMITTED, Commits, GATHERED, READ, ROUND_TRIPS, TIMES, median};
 use super::table::Picks;
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::paths::far::TLS;
 use crate::rows::{Measured, sets};
 use crate::tcp::two_sidecars;
-use crate::{Bench, PAIRS, WARM_UP};
 
 const ARENA: u64 = 2 << 30;
 

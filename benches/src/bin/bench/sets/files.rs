@@ -12,8 +12,8 @@ use tensorlane_client::Client;
 use tensorlane_client::set::mutable::{SetFiles, SetSpec};
 use tensorlane_proto::DType;
 
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, sets};
-use crate::{Bench, PAIRS, WARM_UP};
 
 const ARENA: u64 = 64 << 20;
 /// Frames of 640 x 640 in colour: 173 GB.

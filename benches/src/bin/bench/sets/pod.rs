@@ -13,8 +13,8 @@ use tensorlane_benches::{cores, machine, stats, tensors};
 use tensorlane_client::set::mutable::MutableSet;
 
 use super::table::{Picks, Table};
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, sets};
-use crate::{Bench, PAIRS, WARM_UP};
 
 /// The set of which rows are read.
 pub(super) const GATHERED: Table = Table { rows: 65_536, row_bytes: 16 << 10 };

@@ -13,8 +13,8 @@ use tensorlane_proto::Reference;
 use tensorlane_proto::set::{Node, Tree};
 
 use super::pod::{ROUND_TRIPS, median};
+use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, sets};
-use crate::{Bench, PAIRS, WARM_UP};
 
 const ARENA: u64 = 64 << 20;
 const LEAVES: usize = 500;
