@@ -164,10 +164,17 @@ impl Mapping {
     /// Fills the page tables, so that later reads and writes do not fault. Slow (about 10 GB/s where the pages
     /// exist); run it in the background. Kernels before 5.14 cannot: then nothing happens.
     pub fn populate(&self) {
+        self.populate_part(0, self.bytes());
+    }
+
+    /// As [`Mapping::populate`], of a part that begins at a page. What lies outside of the map is left out.
+    pub fn populate_part(&self, offset: u64, bytes: u64) {
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.len - offset);
         let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        // SAFETY: the range is exactly our map. Populating changes no byte. An error leaves the map as it was,
+        // SAFETY: the range is within our map, or empty at its end. Populating changes no byte. An error leaves the map as it was,
         // merely slower, so it is not reported.
-        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) };
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().add(offset).cast(), len, advice) };
     }
 
     /// Size in bytes.

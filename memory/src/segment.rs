@@ -144,9 +144,14 @@ impl Unsealed {
     }
 
     /// Fills the page tables of our map: some 0.3 s a GiB, which spares every later write its fault. A map that only reads can
-    /// do without: the kernel fills sixteen entries at a fault.
-    pub fn fill_page_tables(&self) {
-        self.mapping.populate();
+    /// do without: the kernel fills sixteen entries at a fault. Gives up between two steps of [`POPULATE_STEP`] once `cancelled` is set.
+    pub fn fill_page_tables(&self, cancelled: &AtomicBool) {
+        let mut filled = 0;
+        while filled < self.bytes() && !cancelled.load(Ordering::Relaxed) {
+            let until = self.bytes().min(filled + POPULATE_STEP);
+            self.mapping.populate_part(filled, until - filled);
+            filled = until;
+        }
     }
 
     /// Size in bytes, whole pages.

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::state::{Admitted, State};
 use super::{Arena, NoRoom, Owner, Purpose, SegmentHandle, Shared};
@@ -197,7 +198,7 @@ impl Grant {
         let made = Unsealed::create(admitted.bytes, &*self.shared.populate);
         // A session writes through its own map, and waits for this one.
         if let (Ok(made), Owner::Sidecar) = (&made, self.owner) {
-            made.fill_page_tables();
+            made.fill_page_tables(&AtomicBool::new(false));
         }
         let mut state = self.shared.state.lock();
         state.cold_populates += 1;

@@ -35,7 +35,7 @@ pub(super) fn populator(start: &StartThread, shared: &Arc<Shared>) -> io::Result
         while let Some((bytes, cancelled)) = next(&shared, &mut serial, rest) {
             let made = Unsealed::create_unless(bytes, &*shared.populate, &cancelled);
             // Whoever takes it may write through our map.
-            made.iter().for_each(Unsealed::fill_page_tables);
+            made.iter().for_each(|made| made.fill_page_tables(&cancelled));
             rest = finish(&shared, made, rest);
         }
     })

@@ -37,6 +37,10 @@ fn a_map_shows_the_pages_of_the_other_segment_at_the_same_address() {
     // They are of the other file, and not a copy that was made then.
     drop(before);
     map.populate();
+    // What is not its own it leaves alone.
+    for (offset, bytes) in [(4096, 4096), (BYTES - 4096, 1 << 40), (BYTES + 4096, 1), (u64::MAX, u64::MAX)] {
+        map.populate_part(offset, bytes);
+    }
     assert_eq!(shown(&map), vec![8; BYTES as usize]);
 }
 
