@@ -227,10 +227,11 @@ impl Exchange {
         }
         self.on_worker(Box::new(done), move |exchange| {
             let making = exchange.mutable_sets.root.get().map(|root| root.making.lock());
-            let forgotten = set.forget_files();
+            // Otherwise it would be gone until the next start, and there again then.
+            set.forget_files()?;
             exchange.mutable_sets.table.lock().remove(set.reference.id);
             drop(making);
-            forgotten.map(|()| v1::SetDropResponse {})
+            Ok(v1::SetDropResponse {})
         });
     }
 

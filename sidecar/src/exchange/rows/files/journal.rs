@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   commit     append ── sync (of all that were appended meanwhile) ── write the rows ── note the commit ── answer
-//!   full       wait for commits that write ── sync leaves and commits ── begin at offset 0 again, as another run
+//!   full       wait for commits that write ── sync leaves and commits ── empty ── begin at offset 0 again, as another run
 //!   next life  write what whole entries have ── sync ── empty
 //! ```
 //!
@@ -125,15 +125,21 @@ impl Journal {
         done.map(|()| applying.record.committed)
     }
 
-    /// Brings what was committed to the disk, with all these leaves, and empties the journal.
+    /// Brings what was committed to the disk, with all these leaves, and empties the journal, if it `is_ours` when it is its turn.
     ///
     /// # Errors
-    /// STORAGE_FULL, STORAGE_FAILED.
-    pub(super) fn flush(&self, on: &dyn Medium, leaves: usize) -> Result<(), Failure> {
+    /// STORAGE_FULL, STORAGE_FAILED, and that of `is_ours`: nothing was done then.
+    pub(super) fn flush(
+        &self,
+        on: &dyn Medium,
+        leaves: usize,
+        is_ours: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let mut log = self.log.lock();
         while log.is_emptying {
             self.changed.wait(&mut log);
         }
+        is_ours()?;
         log.dirty.extend(0..leaves);
         self.empty(on, &mut log)
     }
@@ -222,7 +228,8 @@ impl Journal {
             let (last, end) = (log.last, log.end);
             let synced = MutexGuard::unlocked(&mut log, || on.sync(Which::Journal));
             log.is_syncing = false;
-            match synced {
+            // A sync that failed is told to one caller alone, which may be another one than this.
+            match synced.and_then(|()| log.check()) {
                 Ok(()) => (log.durable, log.synced) = (last, end),
                 Err(failure) => log.lose(on, &failure),
             }
@@ -241,8 +248,9 @@ impl Journal {
             MutexGuard::unlocked(log, || {
                 dirty.into_iter().try_for_each(|leaf| on.sync(Which::Leaf(leaf)))?;
                 on.sync(Which::Commits)?;
-                // Not for a loss of power, after which the same rows are written again: for the end of the process.
-                on.write(Which::Journal, 0, &NO_ENTRY)
+                // On the disk before the next entry is: of an entry whose first page is lost and whose second one is not, the beginning
+                // of this run would be done again, over rows of its end.
+                clear(on)
             })
         });
         match &outcome {

@@ -121,7 +121,10 @@ pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failu
     let (set, _) = root.set(directory)?;
     let meta = OwnMeta { mutable: None, ..read_meta(&set, directory)? };
     let failed = |error: io::Error| storage(&shown(directory, ""), "tidy", &error);
-    let own = below(&set, OWN_DIRECTORY).map_err(failed)?;
+    // An earlier call may have come this far.
+    let Some(own) = missing_is_none(below(&set, OWN_DIRECTORY)).map_err(failed)? else {
+        return rustix::fs::fsync(&set).map_err(|error| failed(error.into()));
+    };
     let unlink = |name: &str| {
         let unlinked = rustix::fs::unlinkat(&own, name, AtFlags::empty()).map_err(io::Error::from);
         missing_is_none(unlinked).map(drop)
@@ -135,9 +138,13 @@ pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failu
     for name in named.into_iter().chain(drafts).chain((0..INTENTS).map(intent_name)) {
         unlink(&name).map_err(failed)?;
     }
+    // After a loss of power no journal comes back, to be done again over what tensordict has written since.
+    let synced = |directory: &OwnedFd| rustix::fs::fsync(directory).map_err(|error| failed(error.into()));
+    synced(&own)?;
     if meta.leaves.is_empty() {
-        return rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
-            .map_err(|error| failed(error.into()));
+        rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
+            .map_err(|error| failed(error.into()))?;
+        return synced(&set);
     }
     let json = serde_json::to_vec_pretty(&meta).map_err(|error| failed(error.into()))?;
     replace(&own, OWN_META, &json).map_err(failed)

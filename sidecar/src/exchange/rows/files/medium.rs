@@ -21,6 +21,12 @@ pub(super) trait Medium {
     /// STORAGE_FULL, STORAGE_FAILED: some may be written then.
     fn write(&self, which: Which, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
 
+    /// Writes the new rows of a leaf, whose file is looked up once for all of them.
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED: some may be written then.
+    fn write_leaf(&self, rows: &RowList, part: &NewBytes<'_>) -> Result<(), Failure>;
+
     /// Reads bytes, fewer where the file ends, and returns how many.
     ///
     /// # Errors
@@ -39,14 +45,24 @@ pub(super) trait Medium {
 /// # Errors
 /// STORAGE_FULL, STORAGE_FAILED: some may be written then.
 pub(super) fn write_rows(on: &dyn Medium, rows: &RowList, parts: &[NewBytes<'_>]) -> Result<(), Failure> {
-    for (at, leaf, bytes) in parts {
-        let mut rest = *bytes;
-        for (first, count) in rows.spans() {
-            let bytes = usize::try_from(count * leaf.row_bytes).unwrap_or(usize::MAX);
-            let (now, later) = rest.split_at_checked(bytes).ok_or_else(|| internal(&"too few new rows"))?;
-            on.write(Which::Leaf(*at), first * leaf.row_bytes, now)?;
-            rest = later;
-        }
+    parts.iter().try_for_each(|part| on.write_leaf(rows, part))
+}
+
+/// Hands the new rows of a leaf to `write`, a span at a time, each with its offset in the file.
+///
+/// # Errors
+/// That of `write`.
+pub(super) fn each_span(
+    rows: &RowList,
+    (_, leaf, bytes): &NewBytes<'_>,
+    mut write: impl FnMut(u64, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut rest = *bytes;
+    for (first, count) in rows.spans() {
+        let bytes = usize::try_from(count * leaf.row_bytes).unwrap_or(usize::MAX);
+        let (now, later) = rest.split_at_checked(bytes).ok_or_else(|| internal(&"too few new rows"))?;
+        write(first * leaf.row_bytes, now)?;
+        rest = later;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use super::descriptors::Which;
 use super::failure::storage;
 use super::journal::Journal;
 use super::keep::{COMMITS, JOURNAL, intent_name, write_torn};
-use super::medium::{Medium, write_rows};
+use super::medium::{Medium, each_span, write_rows};
 use super::root::{DirectoryName, Inode, Root, below, file, file_at};
 use crate::exchange::rows::memory::{Terms, internal};
 
@@ -263,14 +263,15 @@ impl FileSet {
     /// STORAGE_FULL, STORAGE_FAILED.
     pub(in crate::exchange::rows) fn flush(&self) -> Result<(), Failure> {
         self.check()?;
-        self.bring()
+        // Where it was dropped meanwhile, the directory may have the journal of another set.
+        self.bring(|| self.check())
     }
 
-    fn bring(&self) -> Result<(), Failure> {
+    fn bring(&self, is_ours: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
         if let Some(journal) = &self.journal {
             // The journal has them no more then.
             self.note_left()?;
-            return journal.flush(self, self.files.len());
+            return journal.flush(self, self.files.len(), is_ours);
         }
         (0..self.files.len()).try_for_each(|at| self.sync(Which::Leaf(at)))?;
         self.sync(Which::Commits)
@@ -279,16 +280,20 @@ impl FileSet {
     /// Files of the set that lie in its directory are tensordict's alone from now on. Called with all locks held.
     ///
     /// # Errors
-    /// STORAGE_FAILED.
+    /// STORAGE_FULL, STORAGE_FAILED: it is a set still, and may be dropped again. NOT_FOUND: it was dropped before.
     pub(in crate::exchange::rows) fn forget(&self) -> Result<(), Failure> {
         if self.dropped.swap(true, Ordering::AcqRel) {
             let what = format!("the set in {} below sets.root was dropped already", self.directory.as_str());
             return Err(Failure::new(Reason::NotFound, what).with("path", self.directory.as_str()));
         }
+        self.leave().inspect_err(|_| self.dropped.store(false, Ordering::Release))
+    }
+
+    fn leave(&self) -> Result<(), Failure> {
         match self.root.inode(&self.directory)? {
             Some(inode) if inode == self.inode => {
                 // The journal goes: what was committed then lies where it belongs.
-                self.journal.as_ref().map_or(Ok(()), |_| self.bring())?;
+                self.journal.as_ref().map_or(Ok(()), |_| self.bring(|| Ok(())))?;
                 self.root.descriptors.close(self.number);
                 super::keep::forget(&self.root, &self.directory)
             }
@@ -403,6 +408,13 @@ impl Medium for FileSet {
             }
         }
         Ok(done)
+    }
+
+    fn write_leaf(&self, rows: &RowList, part: &NewBytes<'_>) -> Result<(), Failure> {
+        let Some(file) = self.leaf(part.0)? else { return Ok(()) };
+        each_span(rows, part, |offset, bytes| {
+            file.write_all_at(bytes, offset).map_err(|error| self.failed(part.0, "write", &error))
+        })
     }
 
     fn sync(&self, which: Which) -> Result<(), Failure> {

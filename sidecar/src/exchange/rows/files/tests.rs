@@ -123,3 +123,31 @@ fn a_journal_of_another_layout_is_no_set_and_stays() {
     let journal = fs::read(folder.path().join("replay/.tensorlane/journal")).unwrap();
     assert!(journal.iter().any(|byte| *byte != 0));
 }
+
+#[test]
+fn a_set_that_cannot_be_dropped_is_a_set_still_and_can_be_once_its_disk_lets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = opened(folder.path());
+    let (files, commits, layout, _) = made(&root, Durability::Disk);
+    write(&files, &Mutex::new(commits), &layout, 0, 1);
+    let at = |name: &str| folder.path().join("replay").join(name);
+    // What is committed cannot be brought to the disk, so that its journal must stay.
+    fs::rename(at("wide.memmap"), at("elsewhere")).unwrap();
+    root.descriptors.close(files.number);
+    let refused = files.forget().unwrap_err();
+    assert_eq!(refused.reason, Reason::StorageFailed, "{refused}");
+    assert!(at(".tensorlane/journal").is_file() && at(".tensorlane/set.json").is_file());
+    assert_eq!(files.check(), Ok(()));
+    // The next life has all that it needs.
+    drop(files);
+    fs::rename(at("elsewhere"), at("wide.memmap")).unwrap();
+    let name = DirectoryName::new("replay").unwrap();
+    let found = Directory::read(&root, &name).unwrap();
+    let identity = found.identity.clone().unwrap();
+    let (files, commits, _) = found.adopt(&root, &identity).unwrap();
+    assert_eq!(commits.version(), 1);
+    files.forget().unwrap();
+    assert!(!at(".tensorlane").exists());
+    let twice = files.forget().unwrap_err();
+    assert_eq!(twice.reason, Reason::NotFound, "{twice}");
+}

@@ -1,7 +1,7 @@
 //! A disk that loses power: of what was not synced, any part is there afterwards.
 //!
 //! A life of a journal is recorded as a list of writes and syncs. Every prefix of it is a moment at which power may go; the next
-//! life then begins with files of which each unsynced sector is there or not, by chance.
+//! life then begins with files of which each unsynced sector, or page, is there or not, by chance.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,13 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::rows::{RECORD_BYTES, REPEATS_MAX};
 
-use super::super::medium::write_rows;
+use super::super::medium::{each_span, write_rows};
 use super::*;
 
 /// Bytes that are there or not as a whole: few, so that records, heads and rows are cut.
 const SECTOR: usize = 16;
+/// Bytes of a page, of which all unsynced writes are there or none: a small entry fits, and a large one lies in several.
+const PAGE: u64 = 256;
 const ROWS: u64 = 8;
 /// Two to five small commits.
 const JOURNAL_BYTES: u64 = 700;
@@ -96,11 +98,18 @@ impl Twin {
         }
         // None, some or all of it, also of one write.
         let kept = [0.0, 0.5, 0.9, 1.0][chance.random_range(0..4)];
+        let by_page = chance.random_bool(0.5);
+        let mut pages: BTreeMap<(Which, u64), bool> = BTreeMap::new();
         for (which, writes) in unsynced {
             for (_, offset, bytes) in writes {
-                for (at, sector) in (0..).step_by(SECTOR).zip(bytes.chunks(SECTOR)) {
-                    if chance.random_bool(kept) {
-                        put(image.entry(which).or_default(), offset + at, sector);
+                for (at, sector) in (offset..).step_by(SECTOR).zip(bytes.chunks(SECTOR)) {
+                    let is_there = match by_page {
+                        // A sector over the end of a page goes with the page that it begins in.
+                        true => *pages.entry((which, at / PAGE)).or_insert_with(|| chance.random_bool(kept)),
+                        false => chance.random_bool(kept),
+                    };
+                    if is_there {
+                        put(image.entry(which).or_default(), at, sector);
                     }
                 }
             }
@@ -134,6 +143,10 @@ impl Medium for Twin {
         put(disk.files.entry(which).or_default(), offset, bytes);
         disk.steps.push(Step::Write(which, offset, bytes.to_vec()));
         failed
+    }
+
+    fn write_leaf(&self, rows: &RowList, part: &NewBytes<'_>) -> Result<(), Failure> {
+        each_span(rows, part, |offset, bytes| self.write(Which::Leaf(part.0), offset, bytes))
     }
 
     fn read(&self, which: Which, offset: u64, into: &mut [u8]) -> Result<usize, Failure> {
@@ -324,7 +337,7 @@ fn writers_beside_one_another_share_syncs_and_what_each_was_answered_survives() 
                     commit(twin, journal, commits, (&rows, &[0, 1], value)).unwrap();
                     twin.note(Step::Answered(row, value));
                     if value % 16 == 0 {
-                        journal.flush(twin, 2).unwrap();
+                        journal.flush(twin, 2, || Ok(())).unwrap();
                     }
                 }
             });
@@ -352,4 +365,57 @@ fn writers_beside_one_another_share_syncs_and_what_each_was_answered_survives() 
             );
         }
     }
+}
+
+/// A disk whose failed sync is told to another caller: that of the journal says that all is well.
+struct Deaf<'a> {
+    twin: Twin,
+    journal: &'a Journal,
+}
+
+impl Medium for Deaf<'_> {
+    fn reserve(&self, which: Which, offset: u64, bytes: u64) -> Result<(), Failure> {
+        self.twin.reserve(which, offset, bytes)
+    }
+
+    fn write(&self, which: Which, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.twin.write(which, offset, bytes)
+    }
+
+    fn write_leaf(&self, rows: &RowList, part: &NewBytes<'_>) -> Result<(), Failure> {
+        self.twin.write_leaf(rows, part)
+    }
+
+    fn read(&self, which: Which, offset: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        self.twin.read(which, offset, into)
+    }
+
+    fn sync(&self, which: Which) -> Result<(), Failure> {
+        if let Some(mut log) = self.journal.log.try_lock() {
+            let failure = Failure::new(Reason::StorageFailed, "as the test wants it");
+            log.broken.get_or_insert(failure);
+        }
+        self.twin.sync(which)
+    }
+}
+
+#[test]
+fn a_commit_is_refused_where_another_caller_was_told_that_the_sync_failed() {
+    let journal = Journal::new(JOURNAL_BYTES);
+    let disk = Deaf { twin: Twin::of(empty_set()), journal: &journal };
+    let commits = Mutex::new(Commits::default());
+    let rows = RowList::Range { first: 0, count: 1, step: 1 };
+    let layout = layout();
+    let parts = [(1, &layout.leaves()[1], &[7; 3][..])];
+    let terms = Terms { expects: None, retry: None };
+    let refused = journal.commit(&disk, &commits, &rows, &parts, terms, |_| unreachable!()).unwrap_err();
+    assert!(refused.message.contains("starts again"), "{refused}");
+}
+
+#[test]
+fn a_flush_that_comes_late_leaves_the_journal_of_another_set_alone() {
+    let twin = Twin::of(empty_set());
+    let gone = || Err(Failure::new(Reason::NotFound, "it was dropped"));
+    let refused = Journal::new(JOURNAL_BYTES).flush(&twin, 2, gone).unwrap_err();
+    assert_eq!((refused.reason, twin.steps()), (Reason::NotFound, 0));
 }
