@@ -649,7 +649,7 @@ impl Shared {
     /// A connection has ended, and its threads with it. `gave_way`: for the sake of another one, since nobody seemed to use it.
     pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str, gave_way: bool) {
         let peer = &link.peer;
-        let handover = peer.handover.lock();
+        let (handover, is_mesh) = (peer.handover.lock(), self.is_mesh());
         let (present, lost, needed, effects, packed) = {
             let mut state = peer.state.lock();
             let (was_used, serves) = (state.is_used() || peer.is_held(), state.serves());
@@ -658,7 +658,8 @@ impl Shared {
                 // Nobody was lost; whoever waits dials anew, and hears then what is wrong.
                 state.last_error.clear();
             }
-            let rests = present && gave_way && !was_used;
+            // With seats for all, each is connected ahead, and nobody rests.
+            let rests = present && gave_way && !was_used && !is_mesh;
             if rests {
                 state.rest();
             }
