@@ -244,9 +244,12 @@ impl<W> Table<W> {
         own.last = sequence;
         let mut unread = Unread { message, writer, shown: false };
         let mut effects = Vec::new();
-        if let Some(at) = other.readers.iter().position(|(from, _)| *from <= sequence)
-            && let Some((_, to)) = other.readers.remove(at)
-        {
+        // To all of them: one may have asked for it and another only after an earlier one, and a reader knows what it has had.
+        for (from, to) in std::mem::take(&mut other.readers) {
+            if from > sequence {
+                other.readers.push_back((from, to));
+                continue;
+            }
             unread.shown = true;
             effects.push(Effect::Show { to, sequence, message: unread.message.clone() });
         }

@@ -63,6 +63,17 @@ fn messages_are_shown_in_the_order_of_writes_and_again_until_they_are_taken() {
 }
 
 #[test]
+fn a_message_is_shown_to_every_reader_that_waits_for_it_or_for_an_earlier_one() {
+    let (mut table, pipe) = one();
+    for (from, reader) in [(1, "again"), (3, "later"), (2, "next")] {
+        assert_eq!(table.read(TO, pipe + 1, from, reader).unwrap(), []);
+    }
+    let shown = table.write(FROM, pipe, 2, "b".into(), "w2").unwrap();
+    assert_eq!(shown, [show("again", 2, "b"), show("next", 2, "b")]);
+    assert_eq!(table.write(FROM, pipe, 3, "c".into(), "w3").unwrap(), [show("later", 3, "c")]);
+}
+
+#[test]
 fn both_sides_write_before_either_reads() {
     let (mut table, pipe) = one();
     table.write(FROM, pipe, 1, "there".into(), "w").unwrap();
