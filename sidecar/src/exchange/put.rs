@@ -141,6 +141,30 @@ impl Exchange {
         OpenPut::new(Arc::clone(self), caller.holder, alloc, block).map(Ok)
     }
 
+    /// Begins puts of several tensors at once: there is room for all, or none begins. Blocks until there is: for workers.
+    ///
+    /// # Errors
+    /// NEVER_FITS where all together do not fit; those of one put. INVALID_ARGUMENT for an item with a retry id.
+    pub fn open_puts(
+        self: &Arc<Self>,
+        caller: &Caller,
+        items: Vec<v1::PutItem>,
+        deadline: Instant,
+    ) -> Result<Vec<OpenPut>, Failure> {
+        let wishes = items.into_iter().map(|item| self.put_wish(caller, item));
+        let wishes = wishes.collect::<Result<Vec<_>, Failure>>()?;
+        if wishes.iter().any(|wish| wish.new.retry.is_some()) {
+            let why = "puts of several tensors at once are not repeated; leave the retry id out";
+            return Err(Failure::new(Reason::InvalidArgument, why));
+        }
+        let sizes: Vec<u64> = wishes.iter().map(|wish| wish.new.descriptor.layout.bytes()).collect();
+        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
+        let alloc = AllocRequest { writer: None, purpose, bytes: 0, deadline, cancel };
+        let blocks = self.store.allocate_all(&sizes, &alloc)?;
+        let open = |(wish, block)| OpenPut::new(Arc::clone(self), caller.holder, wish, block);
+        wishes.into_iter().zip(blocks).map(open).collect()
+    }
+
     fn put_wish(&self, caller: &Caller, item: v1::PutItem) -> Result<PutWish, Failure> {
         let retry = wire::retry(&item.retry_id)?;
         let descriptor = host(wire::descriptor(item.descriptor.unwrap_or_default())?)?;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tonic::transport::Server;
 
 /// The longest message that is read: a chunk of 1 MiB, or a list of a million rows. Costs a buffer of that size for each
-/// call that is receiving one.
+/// call that is receiving one. A message of two million empty parts, two bytes each, costs some 250 times as much while it is decoded
+/// and refused.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The longest message of a question about health, or about the services themselves.

@@ -24,7 +24,7 @@ impl Incoming {
     /// INVALID_ARGUMENT for parts that are not to be understood, TOO_LARGE for too many of them, or too many bytes in one message of
     /// the stream.
     pub(super) fn of(parts: Vec<v1::ChannelPart>) -> Result<(Self, Vec<Bytes>), Failure> {
-        // Before anything is made of them: what they take beside their bytes is counted nowhere.
+        // Nothing more is made of so many. What decoding has made of them is counted nowhere: see `limits::MESSAGE_BYTES_MAX`.
         if parts.len() > PARTS_MAX {
             let message = format!("a message of {} parts; at most {PARTS_MAX}: send several", parts.len());
             return Err(Failure::new(Reason::TooLarge, message).with("most", PARTS_MAX));

@@ -46,7 +46,7 @@ impl Draft {
     /// the stream.
     pub(super) fn of(message: v1::PipeStreamMessage) -> Result<(Self, Vec<Bytes>), Failure> {
         let v1::PipeStreamMessage { metadata, parts, .. } = message;
-        // Before anything is made of them: what they take beside their bytes is counted nowhere.
+        // Nothing more is made of so many. What decoding has made of them is counted nowhere: see `limits::MESSAGE_BYTES_MAX`.
         if parts.len() > 2 * PARTS_MAX {
             return Err(too_large(parts.len(), 2 * PARTS_MAX, "parts a message has"));
         }

@@ -69,12 +69,13 @@ pub(super) fn begin(begun: Begun, requests: Requests) -> Events {
 async fn converse(begun: &Begun, mut requests: Requests, answers: &Answers) -> Result<(), Failure> {
     let first = next(&mut requests).await?;
     // Silent for as long as it has nothing to say.
+    let patience = begun.bounds.patience();
     begun.bounds.bear();
     let (pipe, opened) = open(begun, first).await?;
     let number = opened.pipe;
     answers.say(Event::Opened(opened)).await;
     let progress = Progress::default();
-    let (writer, told) = Writer::new(begun, (&pipe, number), &progress);
+    let (writer, told) = Writer::new(begun, (&pipe, number), &progress, patience);
     let reading = async {
         let failure = match Reader::new(begun, answers, (&pipe, number), &progress).run().await {
             // The client may write on.

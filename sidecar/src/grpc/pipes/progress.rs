@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use tensorlane_proto::failure::{Failure, Reason};
 use tokio::sync::watch;
 
+/// Messages that the client has and has not said to be read, at most; then it gets no more. Each costs some 16 bytes.
+const GIVEN_MAX: usize = 1_024;
+
 /// Progress of both directions, for those who wait for it.
 pub(super) struct Progress(watch::Sender<State>);
 
@@ -95,9 +98,19 @@ impl Progress {
         self.0.send_modify(|state| state.ended = true);
     }
 
+    /// Waits until the client may have one message more.
+    pub(super) async fn until_room(&self) {
+        self.until(|state| state.given.len() < GIVEN_MAX).await;
+    }
+
     /// The pipe is no more: nothing can be written.
     pub(super) fn stop(&self) {
         self.0.send_modify(|state| state.stopped = true);
+    }
+
+    /// Returns whether that is so.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.0.borrow().stopped
     }
 
     /// Waits for that.
@@ -159,5 +172,21 @@ mod tests {
         assert_eq!(progress.take(1).unwrap_err().reason, Reason::InvalidArgument);
         progress.give(1);
         assert_eq!((progress.take(1), progress.take(1).is_err()), (Ok(()), true));
+    }
+    #[tokio::test]
+    async fn a_client_that_says_nothing_of_what_it_has_gets_no_more_at_some_time() {
+        let progress = Progress::default();
+        (1..GIVEN_MAX as u64).for_each(|message| progress.give(message));
+        progress.until_room().await;
+        progress.give(GIVEN_MAX as u64);
+        let mut room = std::pin::pin!(progress.until_room());
+        assert!(look(room.as_mut()).await.is_pending());
+        progress.take(7).unwrap();
+        room.await;
+    }
+
+    /// Looks once whether something is over.
+    async fn look<F: Future>(mut future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
+        std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context))).await
     }
 }

@@ -4,7 +4,8 @@
 //! client says when it has read it. One that its writer has taken back before it was brought is nothing to the client.
 
 use bytes::{Bytes, BytesMut};
-use prost::Message as _;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{DecodeError, Message as _};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::pipe_response::Event;
@@ -19,7 +20,7 @@ use crate::store::Direction;
 
 /// Most bytes of a message in one answer.
 const PIECE_MAX: usize = 256 << 10;
-/// Most payloads and tensors of a message, together.
+/// Most payloads and tensors of a message, together. Each costs some 250 bytes once it is decoded.
 const PARTS_MAX: usize = 2_048;
 
 /// Reader of a pipe, on its stream.
@@ -72,6 +73,7 @@ impl<'a> Reader<'a> {
         let mut from = 1;
         let mut failed: Option<(u64, Failure)> = None;
         loop {
+            self.progress.until_room().await;
             let v1::PipeReadResponse { sequence, message } = self.next(from).await?;
             if sequence == 0 {
                 self.answers.say(Event::End(v1::PipeEnd {})).await;
@@ -112,6 +114,11 @@ impl<'a> Reader<'a> {
 
     /// Leases the tensors of a message, which may come from another peer.
     async fn bring(&self, sequence: u64, message: Bytes) -> Result<Brought, Failure> {
+        // Before it is decoded: an empty part is two bytes there and some hundreds here.
+        let count = fields(&message).map_err(|error| unreadable(sequence, &error.to_string()))?;
+        if count > PARTS_MAX + 1 {
+            return Err(unreadable(sequence, &format!("it has {count} fields")));
+        }
         let v1::PipeMessage { metadata, payloads, tensors } =
             v1::PipeMessage::decode(message).map_err(|error| unreadable(sequence, &error.to_string()))?;
         let parts: Vec<(bool, v1::PipePart)> = payloads
@@ -220,6 +227,17 @@ impl Part {
     }
 }
 
+/// Number of the fields of an encoded message, repeated ones counted each.
+fn fields(mut message: &[u8]) -> Result<usize, DecodeError> {
+    let mut count = 0;
+    while !message.is_empty() {
+        let (tag, wire_type) = decode_key(&mut message)?;
+        skip_field(wire_type, tag, &mut message, DecodeContext::default())?;
+        count += 1;
+    }
+    Ok(count)
+}
+
 /// All of a tensor.
 fn whole(part: &v1::PipePart) -> v1::GetItem {
     let kind = Some(v1::target::Kind::Reference(part.reference.clone()));
@@ -235,4 +253,24 @@ fn unreadable(sequence: u64, what: &str) -> Failure {
 /// Failure of a tensor that has fewer bytes than its layout says.
 fn short() -> Failure {
     Failure::new(Reason::Internal, "a tensor of a message has fewer bytes than its layout says")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_a_message_are_counted_before_it_is_decoded() {
+        let part = v1::PipePart { inline: Bytes::from_static(b"abc"), bytes: 3, ..Default::default() };
+        let message = v1::PipeMessage {
+            metadata: Bytes::from_static(b"words"),
+            payloads: vec![part.clone(), v1::PipePart::default()],
+            tensors: vec![part],
+        };
+        assert_eq!(fields(&message.encode_to_vec()), Ok(4));
+        assert_eq!(fields(&[0x12, 0].repeat(5_000)), Ok(5_000));
+        assert_eq!(fields(&[]), Ok(0));
+        assert!(fields(&[0x12, 7]).is_err() && fields(&[0x12]).is_err());
+        assert!(size_of::<v1::PipePart>() <= 256);
+    }
 }

@@ -8,6 +8,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -46,6 +47,8 @@ pub(super) struct Writer<'a> {
     pipe: &'a HostedPipe,
     number: u64,
     progress: &'a Progress,
+    /// Time for which it may stand still in the midst of a message.
+    patience: Duration,
     window: Arc<Semaphore>,
     ended: mpsc::UnboundedSender<EndedWrite>,
     /// Number of messages that have come.
@@ -56,7 +59,7 @@ pub(super) struct Writer<'a> {
 struct Bodies {
     parts: Vec<Body>,
     /// Place among the streams that keep bytes of the arena.
-    _held: Streaming,
+    held: Streaming,
 }
 
 /// Bytes of a part.
@@ -73,11 +76,12 @@ impl<'a> Writer<'a> {
         begun: &'a Begun,
         (pipe, number): (&'a HostedPipe, u64),
         progress: &'a Progress,
+        patience: Duration,
     ) -> (Self, mpsc::UnboundedReceiver<EndedWrite>) {
         // Each of them has a place in the window.
         let (ended, told) = mpsc::unbounded_channel();
         let window = Arc::new(Semaphore::new(UNREAD_MAX));
-        (Self { begun, pipe, number, progress, window, ended, messages: 0 }, told)
+        (Self { begun, pipe, number, progress, patience, window, ended, messages: 0 }, told)
     }
 
     /// Looks at what the client sends until that fails, or its stream ends before it has finished.
@@ -148,6 +152,22 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// The next step of the client in the midst of a message, whose room it keeps: it comes within the patience of the sidecar.
+    async fn more(&self, requests: &mut Requests) -> Result<Option<Step>, Failure> {
+        match tokio::time::timeout(self.patience, self.next(requests)).await {
+            Ok(step) => step,
+            // Then why the pipe is no more is told elsewhere.
+            Err(_) if self.progress.is_stopped() => std::future::pending().await,
+            Err(_) => {
+                let why = format!(
+                    "nothing came for {:?} in the middle of a message, which keeps its room: begin a message once its bytes are there",
+                    self.patience
+                );
+                Err(Failure::new(Reason::DeadlineExceeded, why))
+            }
+        }
+    }
+
     /// The client has read a message.
     fn taken(&self, taken: v1::PipeTaken) -> Result<(), Failure> {
         self.progress.take(taken.message)?;
@@ -182,7 +202,7 @@ impl<'a> Writer<'a> {
             land(&mut bodies, &landing, &data)?;
         }
         while !coming.is_whole() {
-            match self.next(requests).await? {
+            match self.more(requests).await? {
                 Some(Step::Chunk(v1::PipeChunk { part, data })) => {
                     let landing = coming.take(part, data.len())?;
                     land(&mut bodies, &landing, &data)?;
@@ -208,29 +228,27 @@ impl<'a> Writer<'a> {
         let exchange = Arc::clone(&self.begun.exchange);
         let deadline = exchange.deadline(deadline_ms);
         let held = exchange.store().streams().enter(Direction::Put, Arc::clone(&self.begun.program));
-        let items: Vec<Option<v1::PutItem>> = parts.iter().map(item).collect();
+        let items: Vec<v1::PutItem> = parts.iter().filter_map(item).collect();
         let inline = |part: &DraftPart| Body::Inline(Vec::with_capacity(as_length(part.bytes)));
-        if items.iter().all(Option::is_none) {
-            return Ok(Bodies { parts: parts.iter().map(inline).collect(), _held: held });
+        if items.is_empty() {
+            return Ok(Bodies { parts: parts.iter().map(inline).collect(), held });
         }
         held.keeps_bytes(parts.iter().filter(|part| part.stored.is_some()).map(|part| part.bytes).sum());
         let caller = self.pipe.caller(&self.begun.call.caller().cancel);
         let threads = exchange.threads().clone();
         // Its client may send on, and is not taken for one that stands still.
         let pause = self.begun.bounds.pause();
-        let opened = threads.blocking(move || {
-            let open = |item: v1::PutItem| match exchange.open_put(&caller, item, deadline)? {
-                Ok(open) => Ok(Box::new(open)),
-                Err(_) => Err(Failure::new(Reason::Internal, "a part of a message was stored before")),
-            };
-            items.into_iter().map(|item| item.map(open).transpose()).collect::<Result<Vec<_>, _>>()
-        });
-        let opened = opened.await;
+        // All or none: two messages that hold some room never wait for each other.
+        let opened = threads.blocking(move || exchange.open_puts(&caller, items, deadline)).await;
         drop(pause);
         let broke_off = |_| Failure::new(Reason::Internal, "this message broke off inside the sidecar");
-        let opened = opened.map_err(broke_off)??;
-        let body = |(part, open): (&DraftPart, Option<_>)| open.map_or_else(|| inline(part), Body::Open);
-        Ok(Bodies { parts: parts.iter().zip(opened).map(body).collect(), _held: held })
+        let mut opened = opened.map_err(broke_off)??.into_iter();
+        let mut body = |part: &DraftPart| {
+            let open = part.stored.as_ref().and_then(|_| opened.next());
+            open.map_or_else(|| inline(part), |open| Body::Open(Box::new(open)))
+        };
+        let parts = parts.iter().map(&mut body).collect();
+        Ok(Bodies { parts, held })
     }
 
     /// Makes tensors of what has come: the message as it travels, and what is leased for it.
@@ -313,8 +331,9 @@ fn item(part: &DraftPart) -> Option<v1::PutItem> {
 
 /// Puts bytes of a part to its others, where the message was not refused.
 fn land(bodies: &mut Option<(Bodies, Room)>, landing: &Landing, data: &[u8]) -> Result<(), Failure> {
-    let body = bodies.as_mut().and_then(|(bodies, _)| bodies.parts.get_mut(landing.part));
-    match body {
+    let Some((bodies, _)) = bodies else { return Ok(()) };
+    bodies.held.moved();
+    match bodies.parts.get_mut(landing.part) {
         Some(Body::Inline(bytes)) => bytes.extend_from_slice(data),
         Some(Body::Open(open)) => open.write(data)?,
         None => {}

@@ -12,7 +12,7 @@ use v1::PipeDelivered::{No, Unknown, Yes};
 use v1::pipe_request::Step;
 use v1::pipe_response::Event;
 
-use super::world::{ARENA_BYTES, Client, World, descriptor, info, pattern};
+use super::world::{ARENA_BYTES, Client, Shape, World, descriptor, info, pattern};
 
 /// Longer than any wait of a test that succeeds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -267,6 +267,10 @@ async fn what_does_not_fit_is_refused_for_its_message_alone_and_nobody_has_seen_
     assert_eq!(a.written().await, (1, No, "TOO_LARGE".to_owned()));
     a.say(message(vec![tensor(&[ARENA_BYTES], b"its first bytes")]));
     assert_eq!(a.written().await, (2, No, "NEVER_FITS".to_owned()));
+    // Each of them would fit.
+    let most = tensor(&[ARENA_BYTES / 16 * 3], b"");
+    b.say(message(vec![most.clone(), most]));
+    assert_eq!(b.written().await, (1, No, "NEVER_FITS".to_owned()));
     let mut c = pipe_named(&world, "others", false).await;
     let mut d = pipe_named(&world, "others", true).await;
     c.opened().await;
@@ -283,7 +287,7 @@ async fn what_does_not_fit_is_refused_for_its_message_alone_and_nobody_has_seen_
     c.say(Step::Message(v1::PipeStreamMessage {
         metadata: Bytes::new(),
         parts: vec![tensor(&[2], &[7; 8])],
-        deadline_ms: 100,
+        deadline_ms: 2_000,
     }));
     assert_eq!(d.received().await.0.message, 3);
     assert_eq!(c.written().await, (3, Unknown, "DEADLINE_EXCEEDED".to_owned()));
@@ -292,6 +296,17 @@ async fn what_does_not_fit_is_refused_for_its_message_alone_and_nobody_has_seen_
     assert_eq!(d.received().await.0.message, 4);
     drop((a, c, d));
     assert_eq!(b.failed().await, "PIPE_LOST");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_stops_in_the_midst_of_a_message_keeps_its_room_for_the_patience_of_the_sidecar() {
+    let world = World::with(Shape { patience: Duration::from_millis(300), ..Shape::default() }).await;
+    let (mut a, mut b) = pipe(&world).await;
+    a.say(message(vec![tensor(&[2], b"half")]));
+    assert_eq!(a.failed().await, "DEADLINE_EXCEEDED");
+    assert_eq!(b.failed().await, "PIPE_LOST");
+    world.until("its room is free", || world.exchange.store().arena().usage().reserved == 0).await;
     world.end().await;
 }
 
