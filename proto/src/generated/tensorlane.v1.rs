@@ -2963,8 +2963,8 @@ pub mod tensorlane_client {
         ///
         /// `finish` says that no message comes any more. The stream ends well when both ends have finished and all was read, or when the client
         /// has finished and ended its side of the stream, once all its writes have ended. A stream that ends otherwise is an end that died:
-        /// the other one is told PIPE_LOST. What cannot be understood ends the stream with INVALID_ARGUMENT. A client that says nothing for an
-        /// hour is ended.
+        /// the other one is told PIPE_LOST. What cannot be understood ends the stream: INVALID_ARGUMENT, TOO_LARGE, DTYPE_UNKNOWN or
+        /// LAYOUT_MISMATCH. A client that says nothing for an hour is ended, and sooner in the midst of a message (DEADLINE_EXCEEDED).
         ///
         /// Errors are those of a connect or an accept (NOT_FOUND, NAME_TAKEN, DEADLINE_EXCEEDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and, where the
         /// other end goes without a finish, PIPE_CLOSED and PIPE_LOST. LIMIT_EXCEEDED also where three streams that write, or 64 of channels and
@@ -3285,8 +3285,8 @@ pub mod tensorlane_server {
         ///
         /// `finish` says that no message comes any more. The stream ends well when both ends have finished and all was read, or when the client
         /// has finished and ended its side of the stream, once all its writes have ended. A stream that ends otherwise is an end that died:
-        /// the other one is told PIPE_LOST. What cannot be understood ends the stream with INVALID_ARGUMENT. A client that says nothing for an
-        /// hour is ended.
+        /// the other one is told PIPE_LOST. What cannot be understood ends the stream: INVALID_ARGUMENT, TOO_LARGE, DTYPE_UNKNOWN or
+        /// LAYOUT_MISMATCH. A client that says nothing for an hour is ended, and sooner in the midst of a message (DEADLINE_EXCEEDED).
         ///
         /// Errors are those of a connect or an accept (NOT_FOUND, NAME_TAKEN, DEADLINE_EXCEEDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and, where the
         /// other end goes without a finish, PIPE_CLOSED and PIPE_LOST. LIMIT_EXCEEDED also where three streams that write, or 64 of channels and
