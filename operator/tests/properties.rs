@@ -233,8 +233,8 @@ fn fill_in(pod: &mut Value) {
     let sidecar = &mut spec["initContainers"][0];
     sidecar["imagePullPolicy"] = json!("IfNotPresent");
     sidecar["terminationMessagePath"] = json!("/dev/termination-log");
+    sidecar["startupProbe"]["timeoutSeconds"] = json!(1);
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
-        sidecar[probe]["timeoutSeconds"] = json!(1);
         sidecar[probe]["successThreshold"] = json!(1);
         sidecar[probe]["httpGet"]["scheme"] = json!("HTTP");
     }

@@ -151,30 +151,41 @@ class Message:
         return f"<tensorlane.{type(self).__name__} {self.sequence}, {len(self._tensors)} tensors>"
 
 
-class SharedMessage(Message):
-    """A message that several reads give: `value` is one object for all of them, and the last release gives the place back."""
+class _Shared:
+    """State of a message that its reads have in common."""
 
     def __init__(self, message: Message, reads: int):
-        self.__dict__.update(message.__dict__)
-        self._left, self._made, self._making = reads, False, threading.Lock()
-        self._value: Value = None
+        self.message, self.left, self.lock = message, reads, threading.Lock()
+        self.made, self.value = False, None
+
+
+class SharedMessage(Message):
+    """One read of a message that several reads give: `value` is one object for all, and the last one's release gives the place back."""
+
+    def __init__(self, shared: _Shared):
+        self.__dict__.update(shared.message.__dict__)
+        self._shared, self._released = shared, False
 
     @property
     def value(self) -> Value:
         """Value as it was written, made once: whoever changes a list or a dict of it changes it for every reader."""
-        with self._making:
-            if not self._made:
-                self._value = super().value
-                self._made = True
-            return self._value
+        shared = self._shared
+        with shared.lock:
+            if not shared.made:
+                shared.value, shared.made = shared.message.value, True
+            return shared.value
 
     def release(self) -> None:
-        """Notes that one of the reads needs it no more; after all of them the place goes back, as far as no array needs it."""
-        with self._making:
-            self._left -= 1
-            if self._left > 0:
+        """Notes that this read needs it no more, once; after all of them the place goes back, as far as no array needs it."""
+        shared = self._shared
+        with shared.lock:
+            if self._released:
                 return
-            self._value, self._made = None, False
+            self._released = True
+            shared.left -= 1
+            if shared.left > 0:
+                return
+            shared.value, shared.made = None, False
         super().release()
 
 
@@ -274,7 +285,7 @@ class ChannelReader:
 
 
 class CachedReader:
-    """A reader that gives each message to a number of reads, by any threads of the process, as the same object.
+    """A reader that gives each message to a number of reads, by any threads of the process, with one value for all of them.
 
     The first of them takes the message, and waits for it; the others have it at once. After the last one it is gone from here. Reads are
     counted, and not who reads: each of so many consumers reads once for each message.
@@ -288,7 +299,7 @@ class CachedReader:
         if self._reads == 0:
             raise Invalid("reads is 0", remedy="give the number of reads of each message, at least 1")
         # The message that was taken, as many times as it may still be read.
-        self._kept: deque[SharedMessage] = deque()
+        self._kept: deque[_Shared] = deque()
         self._taking, self._closed, self._process = threading.Lock(), False, os.getpid()
 
     @property
@@ -314,7 +325,7 @@ class CachedReader:
         until = time.monotonic() + seconds
         while True:
             try:
-                return self._kept.popleft()
+                return SharedMessage(self._kept.popleft())
             except IndexError:
                 left = max(0.0, until - time.monotonic())
             if not self._taking.acquire(timeout=-1 if left >= threading.TIMEOUT_MAX else left):
@@ -331,11 +342,11 @@ class CachedReader:
         message = self._reader.read(timeout=timeout)
         if message is None:
             return None
-        shared = SharedMessage(message, self._reads)
+        shared = _Shared(message, self._reads)
         self._kept.extend([shared] * (self._reads - 1))
         if self._closed:
             self._kept.clear()
-        return shared
+        return SharedMessage(shared)
 
     def close(self) -> None:
         """Ends the reader and lets go of what is kept; a read of it in another thread comes back. Arrays stay as they are."""

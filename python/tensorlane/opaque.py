@@ -57,12 +57,22 @@ def stacked_items(x: Any) -> Iterable[tuple[Any, Any]]:
     """Keys and values of what has keys, those of a lazy stack stacked; or the error that its parts do not fit together."""
     if not is_lazy(x):
         return _fields(x) if _is_tensorclass(x) else x.items()
+    inner = x._tensordict if _is_tensorclass(x) else x
     try:
-        return list(_fields(x) if _is_tensorclass(x) else x.items())
+        found = list(_fields(x) if _is_tensorclass(x) else x.items())
+        keys = [set(part.keys()) for part in inner.unbind(inner.stack_dim)]
     except (KeyError, RuntimeError) as error:
-        told = str(error).partition("\n")[0][:_FIRST_LINE]
-        what = f"the parts of the {type(x).__name__} do not fit together: {told}"
-        raise Unsupported(what, remedy="write rows of one shape and with the same keys, or publish it: a set keeps its parts apart") from None
+        raise _misfit(x, str(error).partition("\n")[0][:_FIRST_LINE]) from None
+    # A stack shows the keys that all parts have, and is silent about others.
+    partial = set.union(*keys) - set.intersection(*keys) if keys else set()
+    if partial:
+        raise _misfit(x, f"not all of them have {', '.join(sorted(map(str, partial)))[:_FIRST_LINE]}")
+    return found
+
+
+def _misfit(x: Any, why: str) -> Unsupported:
+    what = f"the parts of the {type(x).__name__} do not fit together: {why}"
+    return Unsupported(what, remedy="write rows of one shape and with the same keys, or publish it: a set keeps its parts apart")
 
 
 def _is_tensorclass(x: Any) -> bool:

@@ -135,6 +135,12 @@ def test_rows_are_those_of_a_stack_whose_parts_fit_together_and_of_a_class(clien
     with pytest.raises(tensorlane.Unsupported, match="do not fit together") as refused:
         whole[:3] = lazy_stack([TensorDict({"a": torch.ones(size)}, []) for size in (2, 2, 3)])
     assert "a set keeps its parts apart" in refused.value.remedy
+    extra = [TensorDict({"a": torch.ones(2), "b": {"c": torch.tensor(9)}} | more, []) for more in ({}, {"extra": torch.ones(1)})]
+    nested = [TensorDict({"a": torch.ones(2), "b": {"c": torch.tensor(9)} | more}, []) for more in ({}, {"d": torch.ones(1)})]
+    for parts, key in ((extra, "extra"), (nested, "d")):
+        with pytest.raises(tensorlane.Unsupported, match=f"do not fit together: not all of them have {key}"):
+            whole[:2] = lazy_stack(parts)
+    assert whole["b", "c"][:2].numpy().tolist() == [0, 1], "nothing was written"
     whole.drop()
 
 

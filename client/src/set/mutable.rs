@@ -41,7 +41,8 @@ pub enum Durability {
     /// As `None`, and rows that were being written are TORN_ROWS until they are written again.
     #[default]
     Process,
-    /// Commits survive a loss of power, whole. Each waits until its rows are on the disk; earlier sidecars refuse it: UNSUPPORTED.
+    /// Commits survive a loss of power, whole. Each waits until its rows are on the disk; earlier sidecars refuse it:
+    /// UNSUPPORTED.
     Disk,
 }
 
@@ -167,8 +168,8 @@ impl Client {
     /// Makes a mutable set of this peer. All rows are zero; nothing is written. On files, it may be one that is there.
     ///
     /// # Errors
-    /// NAME_TAKEN, also for a directory that is there; NEVER_FITS, INVALID_ARGUMENT; on files NO_STORAGE, STORAGE_FULL, STORAGE_FAILED,
-    /// UNSUPPORTED_FORMAT and SET_MISMATCH of a directory that is opened; or what ended the call.
+    /// NAME_TAKEN, also for a directory that is there; NEVER_FITS, INVALID_ARGUMENT; on files NO_STORAGE, STORAGE_FULL,
+    /// STORAGE_FAILED, UNSUPPORTED_FORMAT and SET_MISMATCH of a directory that is opened; or what ended the call.
     pub fn create_set(&self, spec: &SetSpec) -> Result<MutableSet> {
         let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetCreateRequest { spec: Some(spec.0.clone()) };
@@ -202,7 +203,8 @@ impl Client {
         self.opened(reply.set)
     }
 
-    /// The use of a mutable set that was opened before, also by another client of the exchange. The sidecar is not asked.
+    /// The use of a mutable set that was opened before, also by another client of the exchange. The sidecar is not
+    /// asked.
     pub fn mutable_set(&self, info: &Arc<SetInfo>) -> MutableSet {
         MutableSet { client: self.clone(), info: Arc::clone(info) }
     }
@@ -269,7 +271,8 @@ impl MutableSet {
     /// Reads rows of leaves, or of all leaves where no key is given. All of them are of one version.
     ///
     /// # Errors
-    /// SELECTION_OUT_OF_RANGE, SET_MISMATCH for a key that is not there, ARENA_FULL, OWNER_LOST, or what ended the call.
+    /// SELECTION_OUT_OF_RANGE, SET_MISMATCH for a key that is not there, ARENA_FULL, OWNER_LOST, or what ended the
+    /// call.
     pub fn read(&self, keys: &[&str], rows: &Selection) -> Result<Rows> {
         let (connection, wait) = self.client.with_mutable_sets()?;
         let request = v1::SetReadRequest {
@@ -355,10 +358,12 @@ impl MutableSet {
         Ok(SetInfo::clone(&self.client.open_mutable_set(&self.info.reference)?.info))
     }
 
-    /// Brings what was committed to the disk, of a set on files; it then survives a loss of power. The set as it is now.
+    /// Brings what was committed to the disk, of a set on files; it then survives a loss of power. The set as it is
+    /// now.
     ///
     /// # Errors
-    /// PERMISSION_DENIED for those who may not write it, STORAGE_FULL, STORAGE_FAILED, or as [`Client::open_mutable_set`].
+    /// PERMISSION_DENIED for those who may not write it, STORAGE_FULL, STORAGE_FAILED, or as
+    /// [`Client::open_mutable_set`].
     pub fn flush(&self) -> Result<SetInfo> {
         Ok(SetInfo::clone(&self.client.ask_for(&self.info.reference, true)?.info))
     }

@@ -20,7 +20,7 @@ enum Default {
 }
 
 /// In the sidecar's container.
-const OF_CONTAINER: [(&str, Default); 12] = [
+const OF_CONTAINER: [(&str, Default); 10] = [
     ("/terminationMessagePath", Default::Word(&["/dev/termination-log"])),
     // By the tag of the image, or for all by the plugin AlwaysPullImages.
     ("/imagePullPolicy", Default::Word(&["Always", "IfNotPresent"])),
@@ -28,10 +28,8 @@ const OF_CONTAINER: [(&str, Default); 12] = [
     ("/startupProbe/timeoutSeconds", Default::Number(1)),
     ("/startupProbe/successThreshold", Default::Number(1)),
     ("/startupProbe/httpGet/scheme", Default::Word(&["HTTP"])),
-    ("/readinessProbe/timeoutSeconds", Default::Number(1)),
     ("/readinessProbe/successThreshold", Default::Number(1)),
     ("/readinessProbe/httpGet/scheme", Default::Word(&["HTTP"])),
-    ("/livenessProbe/timeoutSeconds", Default::Number(1)),
     ("/livenessProbe/successThreshold", Default::Number(1)),
     ("/livenessProbe/httpGet/scheme", Default::Word(&["HTTP"])),
 ];

@@ -36,8 +36,9 @@ pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults)
         ]),
         // Populating the arena takes up to half a second a gibibyte, and a start must not wait longer than it takes.
         startup_probe: Some(probe("/startupz", 1, 300)),
-        readiness_probe: Some(probe("/readyz", 5, 3)),
-        liveness_probe: Some(probe("/livez", 10, 6)),
+        // A flood may have a probe's first packet sent again after a second: the default of a second would fail it.
+        readiness_probe: Some(Probe { timeout_seconds: Some(4), ..probe("/readyz", 5, 3) }),
+        liveness_probe: Some(Probe { timeout_seconds: Some(5), ..probe("/livez", 10, 6) }),
         resources: Some(resources(budget)),
         security_context: Some(security(defaults)),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),

@@ -112,7 +112,7 @@ pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> RunErro
     move |source| RunError::Io { action: action.into(), source }
 }
 
-/// The same of a path that a setting names.
+/// Error of an action at a path that a setting names.
 pub(super) fn io_at(
     action: &'static str,
     path: &Path,

@@ -19,7 +19,7 @@ use super::peering::{self, Peering};
 use super::scrape;
 use crate::clock::Clock;
 use crate::config::abilities::missing_transports;
-use crate::config::{Config, check_abilities, check_memory};
+use crate::config::{Config, above_machine, check_abilities, check_memory};
 use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
 use crate::identity::Keyring;
 use crate::metrics::Metrics;
@@ -66,6 +66,14 @@ impl Parts {
     ) -> Result<Self, RunError> {
         check_abilities(config)?;
         check_memory(config, memory_limit())?;
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        if let Some((needed, memory)) = above_machine(config, &meminfo) {
+            tracing::warn!(
+                needed,
+                memory,
+                "arena.size and arena.base are more bytes than this machine has: the kernel may kill this process"
+            );
+        }
         for transport in missing_transports(config) {
             tracing::warn!(%transport, "allowed and not in this release: other transports are used");
         }

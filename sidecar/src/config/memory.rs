@@ -6,7 +6,7 @@
 use tensorlane_memory::limits::MemoryLimit;
 
 use super::Config;
-use super::values::{GI, MI, bytes_text};
+use super::values::{GI, KI, MI, bytes_text};
 
 /// The arena does not fit into the container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,16 @@ pub fn check_memory(config: &Config, limit: Option<MemoryLimit>) -> Result<(), A
     }
 }
 
+/// Bytes that arena and the memory beside it need, and those of the machine, where it has fewer. No limit would say so,
+/// and no start fails: others may need less than they have, and swap is not counted.
+#[must_use]
+pub fn above_machine(config: &Config, meminfo: &str) -> Option<(u64, u64)> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total = total.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.saturating_mul(KI);
+    let needed = needed(config.arena.size, config.arena.base);
+    (needed > total).then_some((needed, total))
+}
+
 fn needed(size: u64, base: u64) -> u64 {
     size.saturating_add(base)
 }
@@ -56,6 +66,16 @@ mod tests {
 
     fn limit(bytes: u64) -> Option<MemoryLimit> {
         Some(MemoryLimit { bytes, path: "/sys/fs/cgroup/memory.max".into() })
+    }
+
+    #[test]
+    fn an_arena_above_the_memory_of_the_machine_is_told() {
+        let config = Config::of(&[("arena.size", "2Gi"), ("arena.base", "256Mi")]).unwrap();
+        let needed = 2 * GI + 256 * MI;
+        let above =
+            |bytes: u64| above_machine(&config, &format!("MemTotal:   {} kB\nMemFree: 1 kB\n", bytes / KI));
+        assert_eq!((above(needed), above(needed - KI)), (None, Some((needed, needed - KI))));
+        assert_eq!(above_machine(&config, ""), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod sources;
 mod values;
 
 pub use abilities::{Unable, check_abilities};
-pub use memory::{ArenaAboveLimit, check_memory};
+pub use memory::{ArenaAboveLimit, above_machine, check_memory};
 pub use mistakes::{Mistake, Mistakes};
 pub use sources::{FILE_BYTES_MAX, Loaded, Origin, Sources};
 pub(crate) use values::host_port;

@@ -230,12 +230,23 @@ fn flatten(
             let wrong = format!("a section, not a value; its settings are {}", names.join(", "));
             mistakes.push(Mistake::new(place, &text, wrong));
         }
+        // What YAML reads as a number comes back as another text: 0x10 as 16.
+        Ok(Some(text)) if !value.is_string() && setting.is_some_and(takes_words) => {
+            let wrong = "read as a number or a truth; put it in quotes if it is a text";
+            let accepted = setting.map(|setting| setting.accepts).unwrap_or_default();
+            mistakes.push(Mistake::new(place, &text, wrong).accepted(accepted));
+        }
         Ok(Some(text)) => _ = flat.insert(path.to_owned(), text),
         Err((text, wrong)) => {
             let accepted = setting.map(|setting| setting.accepts).unwrap_or_default();
             mistakes.push(Mistake::new(place, &text, wrong).accepted(accepted));
         }
     }
+}
+
+/// Returns whether a setting is a text: one that takes any word.
+fn takes_words(setting: &Setting) -> bool {
+    (setting.set)(&mut blank(), "word").is_ok()
 }
 
 /// The text of a value that is one. Of a list, how it would be written as one.

@@ -117,7 +117,7 @@ fn every_setting_can_be_set_from_either_side() {
 fn all_mistakes_are_told_at_once_with_what_is_accepted() {
     let yaml = "arena: {size: 1G, sise: 1Gi}\nlimits: {sessions: 0}\ngrpc: {listen: 0.0.0.0:1}\narenas: {size: 1Gi}\n\
                 gc: 7\npeers: [a]\nlog: {level: {deep: 1}}\nadmin: {listen: 1.5}\ntransports: [rdma, tcp]\n\
-                state: {directory: []}\ndeadlines: {map: soon, drain: [5s]}\n";
+                state: {directory: []}\ndeadlines: {map: soon, drain: [5s]}\nexchange: 0x10\n";
     let told = mistakes(
         yaml,
         &[
@@ -143,6 +143,7 @@ fn all_mistakes_are_told_at_once_with_what_is_accepted() {
         ("deadlines.map (t.yaml) = \"soon\": not a duration", "such as 500ms"),
         ("deadlines.drain (t.yaml) = \"5s\": a list", "such as 500ms"),
         ("admin.listen (t.yaml) = \"1.5\"", "in quotes"),
+        ("exchange (t.yaml) = \"16\": read as a number", "in quotes"),
         ("gc.ticketTtl (variable TENSORLANE_GC_TICKET_TTL) = \"60\": no unit", "500ms"),
         ("peers.lanes (variable TENSORLANE_PEERS_LANES) = \"9\": more than 8", "from 0 to 8"),
         ("variable TENSORLANE_PEERS_MAXIMUM", "did you mean TENSORLANE_PEERS_MAX?"),

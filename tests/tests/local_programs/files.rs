@@ -327,6 +327,65 @@ fn tickets_that_nobody_was_told_keep_nothing() {
     desk.sidecar.assert_all_free();
 }
 
+/// A file of so many tensors that a pipe does not take what is told of them.
+fn many(desk: &Desk) -> usize {
+    let names: Vec<String> = (0..2_000).map(|number| format!("tensor-{number}")).collect();
+    let all: Vec<(&str, &str, &[u64], &[u8])> =
+        names.iter().map(|name| (name.as_str(), "U8", &[1][..], &b"x"[..])).collect();
+    fs::write(desk.path("many"), file(&all, &Value::Null)).unwrap();
+    all.len()
+}
+
+#[test]
+fn a_put_whose_reader_leaves_gives_up_what_it_has_not_told() {
+    let desk = Desk::new();
+    let all = many(&desk);
+    let mut put = start(&desk, "put many");
+    let mut lines = BufReader::new(put.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("tl1:"));
+    drop(lines);
+    let ended = put.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.code() == Some(1) && told.contains(&format!(" of {all} tickets")), "{told}");
+    let left = told.split_once("cannot tell ").unwrap().1.split(' ').next().unwrap().parse::<u64>().unwrap();
+    assert_eq!(desk.sidecar.client().status().unwrap().tickets, all as u64 - left);
+}
+
+#[test]
+fn a_put_that_is_ended_while_it_tells_tickets_leaves_those_that_were_read() {
+    let desk = Desk::new();
+    many(&desk);
+    let mut put = start(&desk, "put many");
+    let mut out = BufReader::new(put.stdout.take().unwrap());
+    let mut told = String::new();
+    out.read_line(&mut told).unwrap();
+    signal(put.id(), Signal::INT);
+    out.read_to_string(&mut told).unwrap();
+    assert_eq!(put.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
+    let client = desk.sidecar.client();
+    let told: Vec<&str> =
+        told.lines().filter_map(|line| line.split_once("  ")).map(|(first, _)| first).collect();
+    let kept = client.status().unwrap().tickets;
+    // A part that was just going out counts as told.
+    assert!((told.len() as u64..told.len() as u64 + 64).contains(&kept), "{kept} of {}", told.len());
+    told.iter().for_each(|ticket| drop(client.redeem(ticket, None).unwrap()));
+}
+
+#[test]
+fn a_get_of_a_spent_ticket_writes_nothing_into_a_pipe() {
+    let desk = Desk::new();
+    let put = desk.json("put model.safetensors");
+    let [first, second] = [0, 1].map(|at| put["tensors"][at]["ticket"].as_str().unwrap().to_owned());
+    let other = desk.sidecar.client();
+    let held = other.redeem(&first, None).unwrap();
+    desk.works(&format!("get {second}"));
+    let mut get = start(&desk, &format!("get {first} --to /dev/stdout"));
+    let mut written = Vec::new();
+    get.stdout.take().unwrap().read_to_end(&mut written).unwrap();
+    assert!(get.wait().unwrap().code() == Some(1) && written.is_empty(), "{written:?}");
+    drop(held);
+}
+
 #[test]
 fn a_put_that_is_ended_while_it_waits_for_room_leaves_no_ticket() {
     let desk = Desk::with(SidecarOptions::default().set("arena.size", "128Mi"));

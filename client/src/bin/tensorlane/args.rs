@@ -247,7 +247,8 @@ pub(crate) struct SetCreate {
     /// Take a directory that is there, as written by TensorDict.memmap or an earlier set.
     #[arg(long, requires = "files")]
     pub(crate) open: bool,
-    /// Durability: all survive the end of the sidecar; with process torn rows are known, with disk commits survive a loss of power.
+    /// Durability: all survive the sidecar; with process torn rows are known, with disk commits survive a loss of
+    /// power.
     #[arg(long, requires = "files", default_value = "process", value_name = "none|process|disk")]
     pub(crate) durability: Durability,
 }

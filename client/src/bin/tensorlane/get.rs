@@ -30,8 +30,12 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     let mut held = Held::default();
     let mut wanted = wanted(client, args, &mut held)?;
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
-    let (mut sink, left_out) = sink(output, args, &mut wanted)?;
+    let (plan, mut sink) = sink(output, args, &mut wanted)?.unzip();
     redeem(client, args, &mut wanted, &mut held.tickets)?;
+    // Last: nothing gets into a pipe or device where a ticket is none.
+    if let (Some(sink), Some(plan)) = (&mut sink, &plan) {
+        sink.begin(plan)?;
+    }
     let mut progress = Progress::new(total);
     let mut got = Vec::with_capacity(wanted.len());
     let mut rest = &wanted[..];
@@ -45,16 +49,17 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     }
     // What is printed must not get into the file.
     let output = if sink.is_some_and(|sink| sink.is_stdout()) { &output.on_errors() } else { output };
+    let left_out = plan.map(|plan| plan.left_out).unwrap_or_default();
     report(output, &got, progress.finish(), args.to.as_deref(), &left_out)?;
     Ok(())
 }
 
-/// The file that is written, if one is wanted, and what it will lack. The tensors are in the order of the file then.
-fn sink(output: &Output, args: &Get, wanted: &mut [Wanted]) -> Result<(Option<Sink>, Vec<LeftOut>)> {
-    let Some(path) = args.to.as_deref() else { return Ok((None, Vec::new())) };
+/// The file that is written, if one is wanted, and its header. The tensors are in the order of the file then.
+fn sink(output: &Output, args: &Get, wanted: &mut [Wanted]) -> Result<Option<(Plan, Sink)>> {
+    let Some(path) = args.to.as_deref() else { return Ok(None) };
     let plan = Plan::new(wanted)?;
     kept::tell(output, &plan.left_out, args.strict, path)?;
-    Ok((Some(Sink::create(path, &plan)?), plan.left_out))
+    Ok(Some((plan, Sink::create(path)?)))
 }
 
 /// Leases of what is meant.

@@ -11,7 +11,8 @@ use crate::args::Watch;
 use crate::output::{Output, printable};
 use crate::watch::while_read;
 
-/// Writes an event a line, and flushes when nothing else is known. Ends with as many events as were asked for, an error, or whoever reads.
+/// Writes an event a line, and flushes when nothing else is known. Ends with as many events as were asked for, an
+/// error, or its reader.
 pub(crate) fn watch(client: &Client, output: &Output, args: &Watch) -> Result<()> {
     while_read(client, |client| events(client, output, args))
 }

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use tensorlane_client::{Description, Moved, Way};
 use tensorlane_proto::Layout;
@@ -22,7 +24,8 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Standard output, or standard error in its place. Every write can fail, and a reader who has seen enough is no failure (see main).
+/// Standard output, or standard error in its place. Every write can fail, and a reader who has seen enough is no
+/// failure (see main).
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     format: Format,
@@ -104,14 +107,20 @@ impl Output {
         Ok(out)
     }
 
-    /// Writes to standard output, and tells how many bytes it took where it did not take all.
-    pub(crate) fn write(bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    /// Writes to standard output, in whole lines as far as a pipe takes them at once. Tells how many bytes it took
+    /// where it did not take all. Just before each part goes out, and not while its reader is waited for, `going` is
+    /// told where it ends.
+    pub(crate) fn write(bytes: &[u8], going: impl Fn(usize)) -> Result<(), (usize, io::Error)> {
         let mut taken = 0;
         while taken < bytes.len() {
-            match rustix::io::write(io::stdout(), &bytes[taken..]) {
+            let part = part(&bytes[taken..]);
+            // An error is told by the write.
+            while poll(&mut [PollFd::new(&io::stdout(), PollFlags::OUT)], None) == Err(Errno::INTR) {}
+            going(taken + part.len());
+            match rustix::io::write(io::stdout(), part) {
                 Ok(0) => return Err((taken, io::ErrorKind::WriteZero.into())),
                 Ok(more) => taken += more,
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err((taken, error.into())),
             }
         }
@@ -149,6 +158,16 @@ impl Output {
         }
         Ok(())
     }
+}
+
+/// Bytes that a pipe takes whole once it takes any: its `PIPE_BUF`.
+const PART_BYTES: usize = 4_096;
+
+/// The lines that are written at once, or what is long enough of one that is longer.
+fn part(bytes: &[u8]) -> &[u8] {
+    let most = &bytes[..bytes.len().min(PART_BYTES)];
+    let end = most.iter().rposition(|byte| *byte == b'\n').filter(|_| most.len() < bytes.len());
+    end.map_or(most, |end| &most[..=end])
 }
 
 /// Returns whether a stream is watched by somebody who likes colours.

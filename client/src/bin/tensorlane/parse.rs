@@ -134,8 +134,8 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
 /// A file or directory. Others' mark of the standard streams is none.
 pub(crate) fn path(path: PathBuf) -> Result<PathBuf, String> {
     if path.as_os_str() == "-" {
-        return Err("it stands for no stream here: put takes plain files, get writes into /dev/stdout, too, and channel write reads \
-                    standard input where no file is given; a file that is called so is ./-"
+        return Err("it stands for no stream here: put takes plain files, and get writes into /dev/stdout, too; channel \
+                    write reads standard input where no file is given; a file that is called so is ./-"
             .to_owned());
     }
     Ok(path)

@@ -1,8 +1,8 @@
 //! `tensorlane put`: every tensor of a safetensors file into the exchange.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -35,6 +35,8 @@ const ATTEMPTS_MAX: u32 = 16;
 const TICKET_DEFAULT: Duration = Duration::from_secs(60);
 /// Tickets with more uses are not used up if the put fails: each takes a call.
 const REDEEMED_MAX: u32 = 64;
+/// Time in which the tickets of a put that failed are used up, all of them. What is left of them ends by itself.
+const GIVING_UP_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
     let source = Source::open(&args.file)?;
@@ -47,7 +49,8 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
     let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
     let (progress, done) = (Progress::new(total), Vec::new());
     let mut putting = Putting { client, output, args, source: &source, metadata, progress, done };
-    // Half a file is of no use: nothing has a name or ticket before all is put, and what has none ends with this process.
+    // Half a file is of no use. So nothing has a name or ticket before all is put; what has none ends with this
+    // process.
     putting.check_names(&header.entries)?;
     putting.check_free(&header.entries)?;
     putting.all(&header.entries)?;
@@ -203,7 +206,8 @@ impl Putting<'_> {
         Ok(())
     }
 
-    /// Gives all names in one step. Those that may be replaced are looked up again as often as others replace them in between.
+    /// Gives all names in one step. Those that may be replaced are looked up again as often as others replace them in
+    /// between.
     fn name_all(&mut self) -> Result<()> {
         let names: Vec<String> = self.done.iter().filter_map(|done| done.name.clone()).collect();
         if names.is_empty() {
@@ -258,81 +262,123 @@ impl Putting<'_> {
     }
 }
 
-/// Tickets from when they are made until somebody was told all of them. Dropped before, or ended by a signal, those that nobody was
-/// told are used up: they keep nothing.
+/// Tickets from when they are made until somebody was told all of them. Those that nobody was told are used up where
+/// this is dropped before, or a signal ends the command: they keep nothing.
 struct Tickets {
     /// None if no tickets are wanted.
     cleaner: Option<Cleaner>,
-    /// Number of the first ones that were told.
-    told: Arc<AtomicUsize>,
+    giving_up: Arc<GivingUp>,
 }
 
 impl Tickets {
     /// Makes a ticket for each tensor that was put. Their time begins here, when there is nothing left to be read.
     fn make(putting: &mut Putting<'_>) -> Result<Self> {
-        let told = Arc::new(AtomicUsize::new(0));
+        let (client, uses) = (putting.client, putting.args.uses);
+        let giving_up = Arc::new(GivingUp::new(client.clone(), putting.output.clone(), uses));
         let Some(keep) = putting.keep().filter(|_| !putting.done.is_empty()) else {
-            return Ok(Self { cleaner: None, told });
+            return Ok(Self { cleaner: None, giving_up });
         };
         let cleaner = Cleaner::start().context("cannot wait for signals")?;
-        let (client, uses) = (putting.client, putting.args.uses);
         let mut first = 0;
         for batch in putting.done.chunks_mut(TICKET_ITEMS) {
             let targets: Vec<Target> = batch.iter().map(|done| done.reference.clone().into()).collect();
             let make = || client.ticket_many(&targets, Some(keep), uses);
             let undo = |made: &Vec<tensorlane_client::Result<String>>| -> Undo {
                 let tickets: Vec<String> = made.iter().flatten().cloned().collect();
-                let (client, output, told) = (client.clone(), putting.output.clone(), Arc::clone(&told));
-                Box::new(move || {
-                    let told = told.load(Ordering::Relaxed).saturating_sub(first).min(tickets.len());
-                    use_up(&client, &output, &tickets[told..], uses);
-                })
+                let giving_up = Arc::clone(&giving_up);
+                Box::new(move || giving_up.use_up(&tickets, first))
             };
             for (done, ticket) in batch.iter_mut().zip(cleaner.begin(make, undo)?) {
                 done.ticket = Some(complaint::about(done.name.as_ref().unwrap_or(&done.entry.name), ticket)?);
             }
             first += targets.len();
         }
-        Ok(Self { cleaner: Some(cleaner), told })
+        Ok(Self { cleaner: Some(cleaner), giving_up })
     }
 
     /// Tells the tickets, in what is printed.
     fn tell(self, done: &[Done], printed: &[u8]) -> Result<()> {
-        let Err((taken, error)) = Output::write(printed) else {
-            return self.cleaner.map_or(Ok(()), |cleaner| cleaner.settle(|| Ok(())));
+        let ends = ends(printed, done.iter().filter_map(|done| done.ticket.as_deref()));
+        let told = |at: usize| ends.partition_point(|end| *end <= at);
+        let count = |at: usize| self.giving_up.told.store(told(at), Ordering::Relaxed);
+        // Counted before they go out, and none goes out once a signal gives them up: a reader's ticket is never used up.
+        let going = |at: usize| match &self.cleaner {
+            Some(cleaner) => cleaner.before(|| count(at)),
+            None => count(at),
         };
-        let tickets = done.iter().filter_map(|done| done.ticket.as_deref());
-        let told = told(&printed[..taken], tickets);
-        self.told.store(told, Ordering::Relaxed);
+        let Err((taken, error)) = Output::write(printed, going) else {
+            return self.cleaner.as_ref().map_or(Ok(()), |cleaner| cleaner.settle(|| Ok(())));
+        };
+        going(taken);
+        let (told, all) = (told(taken), done.len());
         // Without names nothing stays of what nobody was told: no end that somebody wished for.
-        if self.cleaner.is_some() && told == 0 && done.iter().all(|done| done.name.is_none()) {
-            bail!("cannot tell the tickets, so what was put is given up: {error}");
+        if self.cleaner.is_some() && told < all && done.iter().all(|done| done.name.is_none()) {
+            match told {
+                0 => bail!("cannot tell the tickets, so what was put is given up: {error}"),
+                _ => bail!(
+                    "cannot tell {} of {all} tickets, so their tensors are given up: {error}",
+                    all - told
+                ),
+            }
         }
         Err(error.into())
     }
 }
 
-/// Number of the tickets that stand whole in what was printed, in their order.
-fn told<'a>(printed: &[u8], tickets: impl Iterator<Item = &'a str>) -> usize {
-    let printed = String::from_utf8_lossy(printed);
-    let mut rest = &*printed;
-    let is_told = |ticket: &&str| match rest.split_once(ticket) {
-        Some((_, after)) => {
-            rest = after;
-            true
-        }
-        None => false,
+/// Ends of the tickets in what is printed, which has them in their order.
+fn ends<'a>(printed: &[u8], tickets: impl Iterator<Item = &'a str>) -> Vec<usize> {
+    let printed = std::str::from_utf8(printed).unwrap_or_default();
+    let mut at = 0;
+    let end = |ticket: &str| {
+        at += printed[at..].find(ticket)? + ticket.len();
+        Some(at)
     };
-    tickets.take_while(is_told).count()
+    tickets.map_while(end).collect()
 }
 
-/// Redeems tickets as often as they can be, so that they keep nothing.
-fn use_up(client: &Client, output: &Output, tickets: &[String], uses: u32) {
-    let once = uses.min(REDEEMED_MAX);
-    let is_kept = |ticket: &&String| uses > once || (0..once).any(|_| client.redeem(ticket, None).is_err());
-    let kept = tickets.iter().filter(is_kept).count();
-    if kept > 0 {
-        output.warn(&format!("{} were put already and stay until their tickets end", output::tensors(kept)));
+/// State of giving tickets up that all steps share.
+struct GivingUp {
+    client: Client,
+    output: Output,
+    uses: u32,
+    /// Number of the first tickets that were told, or are just written.
+    told: AtomicUsize,
+    until: OnceLock<Instant>,
+    /// Set once the sidecar did not answer.
+    is_lost: AtomicBool,
+}
+
+impl GivingUp {
+    fn new(client: Client, output: Output, uses: u32) -> Self {
+        let (told, until, is_lost) = (AtomicUsize::new(0), OnceLock::new(), AtomicBool::new(false));
+        Self { client, output, uses, told, until, is_lost }
+    }
+
+    /// Redeems those tickets of a batch that were not told, as often as they can be, so that they keep nothing. The
+    /// batch begins behind the first ones of all.
+    fn use_up(&self, tickets: &[String], first: usize) {
+        let told = self.told.load(Ordering::Relaxed).saturating_sub(first).min(tickets.len());
+        let once = self.uses.min(REDEEMED_MAX);
+        let is_kept = |ticket: &&String| self.uses > once || !(0..once).all(|_| self.redeem(ticket));
+        let kept = tickets[told..].iter().filter(is_kept).count();
+        if kept > 0 {
+            let tensors = output::tensors(kept);
+            self.output.warn(&format!("{tensors} were put already and stay until their tickets end"));
+        }
+    }
+
+    /// Returns whether a ticket was redeemed. Where there is no time left, or no sidecar, nothing is asked.
+    fn redeem(&self, ticket: &str) -> bool {
+        let until = self.until.get_or_init(|| Instant::now() + GIVING_UP_MAX);
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || self.is_lost.load(Ordering::Relaxed) {
+            return false;
+        }
+        let client = self.client.with_deadline(left.min(self.client.deadline()));
+        let redeemed = client.redeem(ticket, None);
+        let is_lost = redeemed.as_ref().is_err_and(|error| error.reason().is_none());
+        self.is_lost.store(is_lost, Ordering::Relaxed);
+        redeemed.is_ok()
     }
 }
 
@@ -398,11 +444,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tickets_that_were_told_are_those_that_were_written_whole() {
+    fn tickets_end_where_they_are_written_whole() {
         let printed = b"tl1:a#11  u8[1]  tl1:a\ntl1:b#22  u8[1]  tl1:b\ntl1:c#33  u8[1]  tl1:c\n";
-        let tickets = ["tl1:a#11", "tl1:b#22", "tl1:c#33"];
-        for (taken, expected) in [(0, 0), (7, 0), (8, 1), (30, 1), (31, 2), (printed.len(), 3)] {
-            assert_eq!(told(&printed[..taken], tickets.into_iter()), expected, "{taken}");
-        }
+        let ends = |tickets: &[&'static str]| ends(printed, tickets.iter().copied());
+        assert_eq!(ends(&["tl1:a#11", "tl1:b#22", "tl1:c#33"]), [8, 31, 54]);
+        assert_eq!(ends(&["tl1:a#11", "tl1:d#44", "tl1:c#33"]), [8]);
     }
 }

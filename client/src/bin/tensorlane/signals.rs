@@ -1,19 +1,23 @@
-//! Signals that end the command undo first what it has begun: a file or directory in the making, tickets that nobody was told. Nothing
-//! helps against SIGKILL; see [`Sink`](crate::sink::Sink) for what does.
+//! Signals that end the command undo first what it has begun: a file or directory in the making, tickets that nobody
+//! was told. A second signal ends it at once. Nothing helps against SIGKILL; see [`Sink`](crate::sink::Sink) for what
+//! does.
 
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
-use signal_hook::low_level;
+use signal_hook::{SigId, flag, low_level};
 
-/// All that end a process that does not expect them. SIGPIPE is an error of the write instead, as in every Rust program.
+/// All that end a process that does not expect them. SIGPIPE is an error of the write instead, as in every Rust
+/// program.
 const ENDING: [i32; 9] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ];
 
 /// Waits for signals, on a thread of its own that ends when this is dropped.
@@ -24,6 +28,8 @@ pub(crate) struct Cleaner {
     begun: Arc<Mutex<Begun>>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+    /// Handlers by which a second signal ends the process at once.
+    ends: Vec<SigId>,
 }
 
 /// Step that undoes another.
@@ -49,11 +55,16 @@ impl Cleaner {
     pub(crate) fn start() -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let begun = Arc::new(Mutex::new(Begun::default()));
-        let mut signals = Signals::new(ENDING.iter().filter(|&&signal| !is_ignored(&status, signal)))?;
+        let ending: Vec<i32> = ENDING.into_iter().filter(|signal| !is_ignored(&status, *signal)).collect();
+        let is_undoing = Arc::new(AtomicBool::new(false));
+        let end = |signal: &i32| flag::register_conditional_default(*signal, Arc::clone(&is_undoing));
+        let ends = ending.iter().map(end).collect::<io::Result<_>>()?;
+        let mut signals = Signals::new(&ending)?;
         let handle = signals.handle();
         let shared = Arc::clone(&begun);
         let wait = move || {
             for signal in signals.forever() {
+                set_soon(Arc::clone(&is_undoing));
                 // Held until the end: nothing is settled meanwhile.
                 let mut begun = shared.lock();
                 begun.undo();
@@ -62,7 +73,7 @@ impl Cleaner {
             }
         };
         let thread = thread::Builder::new().name("signals".into()).spawn(wait)?;
-        Ok(Self { begun, handle, thread: Some(thread) })
+        Ok(Self { begun, handle, thread: Some(thread), ends })
     }
 
     /// Makes what a signal undoes from now on.
@@ -91,6 +102,12 @@ impl Cleaner {
         self.begin(make, |made| removal(path(made)))
     }
 
+    /// Does a step before any undoing. Where a signal has that begun, it is never done: the process ends.
+    pub(crate) fn before<T>(&self, step: impl FnOnce() -> T) -> T {
+        let _begun = self.begun.lock();
+        step()
+    }
+
     /// Does the last step, such as giving a file its name; no signal undoes anything of it.
     pub(crate) fn settle<E>(&self, last: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut begun = self.begun.lock();
@@ -102,13 +119,29 @@ impl Cleaner {
 
 impl Drop for Cleaner {
     fn drop(&mut self) {
+        // First: a signal waits for it, and ends the process then.
+        self.begun.lock().undo();
         self.handle.close();
         if let Some(thread) = self.thread.take() {
             // It does not panic.
             let _ = thread.join();
         }
-        self.begun.lock().undo();
+        for end in self.ends.drain(..) {
+            low_level::unregister(end);
+        }
     }
+}
+
+/// Time in which a second signal is the first one again: `timeout` sends its signal to the command, and to its group.
+const ONE_SIGNAL: Duration = Duration::from_millis(100);
+
+/// Sets a flag when the next signal is a second one. Without a thread for it none is.
+fn set_soon(flag: Arc<AtomicBool>) {
+    let set = move || {
+        thread::sleep(ONE_SIGNAL);
+        flag.store(true, Ordering::SeqCst);
+    };
+    let _ = thread::Builder::new().name("second signal".into()).spawn(set);
 }
 
 /// Step that removes a file or directory.
@@ -143,7 +176,8 @@ fn is_ignored(status: &str, signal: i32) -> bool {
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
+    use std::time::Instant;
 
     use rustix::process::{Pid, Signal, kill_process};
 
@@ -162,6 +196,42 @@ mod tests {
         }
     }
 
+    /// The child of the other test: undoing never ends.
+    fn undo_for_ever() {
+        let cleaner = Cleaner::start().unwrap();
+        let undo = || -> Undo {
+            Box::new(|| {
+                eprintln!("undoing");
+                loop {
+                    thread::park();
+                }
+            })
+        };
+        cleaner.begin(|| Ok::<_, io::Error>(()), |()| undo()).unwrap();
+        eprintln!("made");
+        loop {
+            thread::park();
+        }
+    }
+
+    /// One of the tests as a process of its own, and what it says.
+    fn child(test: &str, part: &Path) -> (Child, impl Iterator<Item = String>) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("signals::tests::{test}"), "--nocapture"])
+            .env(PART, part)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        (child, said)
+    }
+
+    fn kill(child: &Child, number: i32) {
+        let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, Signal::from_named_raw(number).unwrap()).unwrap();
+    }
+
     #[test]
     fn a_signal_that_ends_the_process_removes_the_file_first() {
         if let Some(part) = std::env::var_os(PART) {
@@ -172,21 +242,31 @@ mod tests {
         // Whoever started the test may ignore some, as `nohup` does, and so does the child then.
         let status = fs::read_to_string("/proc/self/status").unwrap();
         for number in ENDING.into_iter().filter(|number| !is_ignored(&status, *number)) {
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "signals::tests::a_signal_that_ends_the_process_removes_the_file_first"])
-                .arg("--nocapture")
-                .env(PART, &part)
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-            assert!(said.any(|line| line.unwrap() == "made") && part.exists());
-            let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
-            kill_process(pid, Signal::from_named_raw(number).unwrap()).unwrap();
+            let (mut child, mut said) = child("a_signal_that_ends_the_process_removes_the_file_first", &part);
+            assert!(said.any(|line| line == "made") && part.exists());
+            kill(&child, number);
             let ended = child.wait().unwrap();
             assert!(ended.signal() == Some(number) && !part.exists(), "{number}: {ended}");
         }
+    }
+
+    #[test]
+    fn a_second_signal_ends_a_process_that_is_still_undoing() {
+        if std::env::var_os(PART).is_some() {
+            return undo_for_ever();
+        }
+        let (mut child, mut said) =
+            child("a_second_signal_ends_a_process_that_is_still_undoing", Path::new(""));
+        assert!(said.any(|line| line == "made"));
+        kill(&child, SIGTERM);
+        assert!(said.any(|line| line == "undoing"));
+        // The first ones may still be taken for the same.
+        let until = Instant::now() + Duration::from_secs(30);
+        while child.try_wait().unwrap().is_none() && Instant::now() < until {
+            kill(&child, SIGINT);
+            thread::park_timeout(Duration::from_millis(10));
+        }
+        assert_eq!(child.try_wait().unwrap().and_then(|ended| ended.signal()), Some(SIGINT));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The safetensors file that tensors are got into.
 //!
-//! A plain file appears under its name only when it is whole, by a rename: whoever has mapped the one before keeps it. Until
-//! then it has no name at all if the file system can do that, so that nothing stays behind even after SIGKILL; else it is
-//! called `.PID.part`. It is synced before it has its name, so that what the storage refuses late is an error, too. Who could read the
-//! file before can read the new one, and nobody else. Links are followed. Devices and pipes are written into.
+//! A plain file appears under its name only when it is whole, by a rename: whoever has mapped the one before keeps it.
+//! Until then it has no name at all if the file system can do that, so that nothing stays behind even after SIGKILL;
+//! else it is called `.PID.part`. It is synced before it has its name, so that what the storage refuses late is an
+//! error, too. Nobody can read the new file who could not read the one before. Links are followed. Devices and pipes
+//! are written into.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -79,8 +80,8 @@ struct Making {
 }
 
 impl Sink {
-    /// Opens the file and writes its header.
-    pub(crate) fn create(path: &Path, plan: &Plan) -> Result<Self> {
+    /// Opens the file. Nothing is written yet.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         let there = match fs::metadata(path) {
             Ok(there) if there.is_dir() => bail!("{} is a directory; name a file in it", path.display()),
@@ -96,9 +97,12 @@ impl Sink {
             // A pipe is waited for until somebody reads.
             (OpenOptions::new().write(true).open(path).with_context(cannot)?, None)
         };
-        let mut sink = Self { file, path: path.to_owned(), making, is_stdout };
-        sink.write(&plan.header)?;
-        Ok(sink)
+        Ok(Self { file, path: path.to_owned(), making, is_stdout })
+    }
+
+    /// Writes the header.
+    pub(crate) fn begin(&mut self, plan: &Plan) -> Result<()> {
+        self.write(&plan.header)
     }
 
     /// Writes what comes next: the tensors in their order.
@@ -129,7 +133,8 @@ impl Sink {
 }
 
 impl Making {
-    /// A new file beside the one that it will be. One that takes the place of another has its rights from the beginning.
+    /// A new file beside the one that it will be. One that takes the place of another has its rights from the
+    /// beginning.
     fn start(path: &Path, replaces: bool) -> Result<(File, Self)> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));
@@ -255,6 +260,12 @@ mod tests {
         (directory, path, Plan::new(&mut [wanted("x", DType::U8, 3)]).unwrap())
     }
 
+    fn begun(path: &Path, plan: &Plan) -> Sink {
+        let mut sink = Sink::create(path).unwrap();
+        sink.begin(plan).unwrap();
+        sink
+    }
+
     fn names(directory: &tempfile::TempDir) -> Vec<String> {
         let entries = fs::read_dir(directory.path()).unwrap();
         let mut names: Vec<_> = entries.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
@@ -268,7 +279,7 @@ mod tests {
         let mut both = [wanted("x", DType::U8, 3), wanted("y", DType::U32, 1), wanted("b", DType::U8, 1)];
         let plan = Plan::new(&mut both).unwrap();
         assert_eq!(both.each_ref().map(|one| one.name.as_str()), ["y", "b", "x"]);
-        let mut sink = Sink::create(&path, &plan).unwrap();
+        let mut sink = begun(&path, &plan);
         sink.write(b"yyyyb").unwrap();
         assert!(!path.exists());
         sink.write(b"xxx").unwrap();
@@ -289,7 +300,7 @@ mod tests {
         // First the link leads nowhere.
         for _ in 0..2 {
             let before = fs::metadata(&path).ok().map(|before| before.ino());
-            let mut sink = Sink::create(&directory.path().join("other"), &plan).unwrap();
+            let mut sink = begun(&directory.path().join("other"), &plan);
             sink.write(b"xxx").unwrap();
             sink.finish().unwrap();
             drop(sink);
@@ -298,14 +309,14 @@ mod tests {
             assert!(after.is_file() && Some(after.ino()) != before);
         }
         symlink("loop", directory.path().join("loop")).unwrap();
-        let told = Sink::create(&directory.path().join("loop"), &plan).unwrap_err().to_string();
+        let told = Sink::create(&directory.path().join("loop")).unwrap_err().to_string();
         assert!(told.starts_with("cannot write"), "{told}");
     }
 
     #[test]
     fn a_file_that_was_not_finished_leaves_nothing() {
         let (directory, path, plan) = plan();
-        drop(Sink::create(&path, &plan).unwrap());
+        drop(begun(&path, &plan));
         assert_eq!(names(&directory), [""; 0]);
     }
 
@@ -313,7 +324,7 @@ mod tests {
     fn a_file_that_had_to_have_a_name_at_once_is_renamed_or_removed() {
         let (directory, path, plan) = plan();
         for finished in [false, true] {
-            let mut sink = Sink::create(&path, &plan).unwrap();
+            let mut sink = begun(&path, &plan);
             let making = sink.making.as_mut().unwrap();
             sink.file = making.cleaner.make(&making.part, || File::create_new(&making.part)).unwrap();
             making.has_name = true;
@@ -329,7 +340,7 @@ mod tests {
     #[test]
     fn a_file_that_the_storage_refuses_at_last_gets_no_name() {
         let (directory, path, plan) = plan();
-        let mut sink = Sink::create(&path, &plan).unwrap();
+        let mut sink = begun(&path, &plan);
         sink.write(b"xxx").unwrap();
         let making = sink.making.as_mut().unwrap();
         making.cleaner.make(&making.part, || File::create_new(&making.part)).unwrap();
@@ -349,7 +360,7 @@ mod tests {
         for mode in [0o600, 0o640, 0o444, 0o777] {
             fs::write(&path, b"before").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let mut sink = Sink::create(&path, &plan).unwrap();
+            let mut sink = begun(&path, &plan);
             sink.write(b"xxx").unwrap();
             sink.finish().unwrap();
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);

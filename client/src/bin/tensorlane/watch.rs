@@ -63,8 +63,8 @@ pub(crate) fn watch(flow: Flow, interval: Duration, mut look: impl FnMut() -> Re
     }
 }
 
-/// Runs what waits for one thing after the other and writes it, with a client whose calls end when whoever reads standard output has
-/// gone: that is no failure.
+/// Runs what waits for one thing after the other and writes it. Calls of its client end when whoever reads standard
+/// output has gone: that is no failure.
 ///
 /// # Errors
 /// Those of `run`.
@@ -91,8 +91,8 @@ pub(crate) fn while_read(client: &Client, run: impl FnOnce(&Client) -> Result<()
     }
 }
 
-/// Waits, and says whether whoever reads standard output has gone meanwhile: without a change nothing is written that would
-/// tell.
+/// Waits, and says whether whoever reads standard output has gone meanwhile: without a change nothing is written that
+/// would tell.
 fn left_within(interval: Duration) -> io::Result<bool> {
     let stdout = io::stdout();
     // The end of a reader is told without being asked for.
