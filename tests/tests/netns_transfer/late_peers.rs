@@ -34,7 +34,9 @@ fn a_reader_and_a_connect_wait_for_a_peer_that_is_not_listed_yet() {
         writer.write_bytes(b"first", Timeout::After(LONG)).unwrap();
         assert!(reads(&mut reader, b"first"));
         assert_eq!(reader.attached().peer, "b");
-        assert_eq!(pipe.join().unwrap().remote().peer, "b");
+        // Kept until it is accepted: nobody is given one whose other end has closed it before.
+        let pipe = pipe.join().unwrap();
+        assert_eq!(pipe.remote().peer, "b");
         drop(listener.accept(Timeout::After(LONG)).unwrap());
     });
 }
