@@ -10,6 +10,7 @@
 
 pub mod directory;
 pub mod mutable;
+pub mod snapshot;
 
 use std::time::{Duration, Instant};
 

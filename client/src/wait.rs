@@ -47,6 +47,8 @@ pub(crate) struct Wait {
     looked: Cell<Instant>,
     interrupt: Option<Interrupt>,
     cancel: Option<Cancel>,
+    /// Raised when what waits is closed.
+    closing: Option<Cancel>,
 }
 
 impl Wait {
@@ -55,14 +57,21 @@ impl Wait {
         let until = now.checked_add(deadline.saturating_add(GRACE));
         // A deadline beyond what a clock can say is none; a year is as good.
         let until = until.unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
-        Self { deadline, until: Cell::new(until), looked: Cell::new(now), interrupt, cancel }
+        let (until, looked) = (Cell::new(until), Cell::new(now));
+        Self { deadline, until, looked, interrupt, cancel, closing: None }
+    }
+
+    /// The same, and `closing` ends it, too.
+    pub(crate) fn until_closed(self, closing: &Cancel) -> Self {
+        Self { closing: Some(closing.clone()), ..self }
     }
 
     /// For frames that are only sent: long enough for any sidecar that reads at all.
     pub(crate) fn briefly() -> Self {
         let now = Instant::now();
         let until = Cell::new(now + STALLED_AFTER);
-        Self { deadline: STALLED_AFTER, until, looked: Cell::new(now), interrupt: None, cancel: None }
+        let looked = Cell::new(now);
+        Self { deadline: STALLED_AFTER, until, looked, interrupt: None, cancel: None, closing: None }
     }
 
     /// Rest of the deadline, as the sidecar is told: in milliseconds, the one that has begun counted whole; at least 1,
@@ -83,7 +92,7 @@ impl Wait {
 
     /// Checks whether to wait on.
     pub(crate) fn check(&self) -> Result<()> {
-        let withdrawn = self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
+        let withdrawn = [&self.cancel, &self.closing].into_iter().flatten().any(Cancel::is_cancelled)
             || self.interrupt.as_ref().is_some_and(|interrupted| interrupted());
         if withdrawn {
             return Err(Error::Withdrawn);

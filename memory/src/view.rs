@@ -138,13 +138,20 @@ impl View {
     /// The bytes, copied.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = Vec::with_capacity(self.len);
-        // SAFETY: the vector has room for `len` bytes, and all of them are written before its length says so.
-        unsafe {
-            copy::raw(bytes.as_mut_ptr(), self.as_ptr(), self.len);
-            bytes.set_len(self.len);
-        }
+        let mut bytes = Vec::new();
+        self.append_to(&mut bytes);
         bytes
+    }
+
+    /// Copies all bytes behind those that `to` has.
+    pub fn append_to(&self, to: &mut Vec<u8>) {
+        to.reserve_exact(self.len);
+        let before = to.len();
+        // SAFETY: the vector has room for `len` bytes more, and all of them are written before its length says so.
+        unsafe {
+            copy::raw(to.as_mut_ptr().add(before), self.as_ptr(), self.len);
+            to.set_len(before + self.len);
+        }
     }
 
     /// Reads one byte of every page and returns their sum: what a benchmark does to prove that the pages are there.

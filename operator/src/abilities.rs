@@ -116,7 +116,7 @@ fn gpu_memory(field: &'static str, mode: Option<GpuMode>, abilities: &Abilities)
     let lack = || Lack {
         field,
         value: mode.to_string(),
-        why: "this release shares memory of GPUs within a pod alone, which auto does",
+        why: "this release shares memory of GPUs by auto alone",
         remedy: "say auto or none".to_owned(),
     };
     (matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc) && !abilities.gpu_memory).then(lack)

@@ -12,6 +12,7 @@ use tensorlane_proto::crd::{
     GpuMode, LogLevel, MAX_EXCHANGE_NAME_BYTES, Requirement, TransportKind, UnknownWord,
 };
 
+use crate::dns::Label;
 use crate::names::{INJECT, PREFIX, STATUS};
 use crate::nearest::nearest;
 use crate::quantity::Amount;
@@ -35,6 +36,8 @@ pub struct Wishes {
     pub containers: Option<Vec<String>>,
     /// Init containers that run before the sidecar.
     pub after: Option<Vec<String>>,
+    /// The volume of the pod in which sets on files lie.
+    pub sets: Option<SetsVolume>,
     /// Processor time to request.
     pub cpu: Option<Amount>,
     /// Bytes beside the arena.
@@ -43,6 +46,15 @@ pub struct Wishes {
     pub log_level: Option<LogLevel>,
     /// Set if the pod says whether its containers see each other's processes.
     pub share_process_namespace: Option<bool>,
+}
+
+/// A volume of the pod, or a directory in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetsVolume {
+    /// Name of the volume.
+    pub volume: Label,
+    /// Path in the volume, without `.` and `..`; none for all of it.
+    pub sub_path: Option<String>,
 }
 
 /// A single annotation.
@@ -81,6 +93,12 @@ pub const ARENA_MAX: Amount = Amount::whole(16 << 40);
 pub const BASE_MIN: Amount = Amount::whole(64 << 20);
 /// The most.
 pub const BASE_MAX: Amount = Amount::whole(1 << 40);
+/// Seats for peers that a sidecar has unless it is told, and that its bytes beside the arena are for.
+pub const SEATS: u32 = 256;
+/// The most seats.
+pub const SEATS_MAX: u32 = 10_000;
+/// Bytes of each seat above [`SEATS`]: what `peers.max` of the configuration says of a connected peer.
+pub const SEAT: u64 = 1 << 20;
 /// The most processors.
 pub const CPU_MAX: Amount = Amount::whole(1000);
 /// Memory comes in these.
@@ -151,6 +169,15 @@ pub static KEYS: &[Key] = &[
         set: |wishes, text| names(text).map(|all| wishes.after = Some(all)),
     },
     Key {
+        name: "sets",
+        accepts: "a volume of this pod, or a directory in it: VOLUME or VOLUME/PATH, such as data/sets",
+        doc: "The volume in which [sets on files](sets.md#in-kubernetes) lie. The sidecar has it, writable, besides those containers that mount it themselves.",
+        cel: Some(
+            "VALUE.size() <= 512 && VALUE.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[^/]+)*$') && !VALUE.split('/').exists(part, part in ['.', '..'])",
+        ),
+        set: |wishes, text| sets(text).map(|volume| wishes.sets = Some(volume)),
+    },
+    Key {
         name: "cpu",
         accepts: "processors from 1m to 1k, such as 200m",
         doc: "Processor time to request for the sidecar. A limit is set only where the pod or the namespace needs one.",
@@ -162,7 +189,7 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "memory",
         accepts: "bytes from 64Mi to 1Ti in multiples of 4Ki, such as 256Mi",
-        doc: "Bytes that the sidecar needs beside the arena. Each connected peer takes about 1Mi of them.",
+        doc: "Bytes that the sidecar needs beside the arena, for up to 256 seats for peers. `peers.max` of the exchange adds those of more.",
         cel: Some(
             "isQuantity(VALUE) && quantity(VALUE).compareTo(quantity('64Mi')) >= 0 && quantity(VALUE).compareTo(quantity('1Ti')) <= 0 && quantity(VALUE).isInteger() && quantity(VALUE).asInteger() % 4096 == 0",
         ),
@@ -310,6 +337,25 @@ fn names(text: &str) -> Result<Vec<String>, String> {
         }
     }
     Ok(all)
+}
+
+/// The most bytes of a volume and a path in it.
+const SETS_BYTES_MAX: usize = 512;
+
+fn sets(text: &str) -> Result<SetsVolume, String> {
+    if text.len() > SETS_BYTES_MAX {
+        return Err(format!("longer than {SETS_BYTES_MAX} bytes"));
+    }
+    let (volume, sub_path) = match text.split_once('/') {
+        Some((volume, path)) => (volume, Some(path)),
+        None => (text, None),
+    };
+    let volume = Label::new("volume", volume).map_err(|error| error.to_string())?;
+    let mut parts = sub_path.iter().flat_map(|path| path.split('/'));
+    match parts.find(|part| ["", ".", ".."].contains(part)) {
+        Some(part) => Err(format!("a path with a part {part:?}")),
+        None => Ok(SetsVolume { volume, sub_path: sub_path.map(str::to_owned) }),
+    }
 }
 
 /// Bytes in whole pages between two bounds.

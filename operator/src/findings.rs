@@ -58,6 +58,11 @@ impl Finding {
         Finding { level: Level::Note, ..Finding::ok(about, found) }
     }
 
+    /// Worth knowing, and what to do about it if it matters.
+    pub fn advice(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { level: Level::Note, ..Finding::problem(about, found, remedy) }
+    }
+
     /// Finding that something could not be looked at, and what to do so that it can.
     pub fn unknown(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { level: Level::Unknown, ..Finding::problem(about, found, remedy) }

@@ -16,6 +16,8 @@ pub mod annotations;
 pub mod app;
 #[cfg(feature = "run")]
 pub mod certs;
+#[cfg(feature = "run")]
+pub mod directories;
 pub mod dns;
 pub mod findings;
 pub mod inspect;

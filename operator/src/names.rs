@@ -38,6 +38,9 @@ pub const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Directory of the sockets of the node, in the sidecar.
 pub const NODE_PATH: &str = "/run/tensorlane-node";
 
+/// Directory of sets on files, in the sidecar.
+pub const SETS_PATH: &str = "/var/lib/tensorlane-sets";
+
 /// Variable by which a client finds the sockets.
 pub const SOCKETS_VARIABLE: &str = "TENSORLANE_SOCKETS";
 

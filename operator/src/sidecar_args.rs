@@ -3,7 +3,7 @@
 
 use tensorlane_proto::crd::LogLevel;
 
-use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, cpu, memory};
+use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, SEATS, SEATS_MAX, cpu, memory};
 use crate::plan::Defaults;
 use crate::quantity::Amount;
 
@@ -16,9 +16,12 @@ pub struct SidecarArgs {
     /// Bytes that tensors may take.
     #[arg(long, default_value = "1Gi", value_name = "BYTES", value_parser = |text: &str| memory(text, ARENA_MIN, ARENA_MAX))]
     sidecar_arena_size: Amount,
-    /// Bytes beside them.
+    /// Bytes beside them, for up to 256 seats; each further one adds 1Mi.
     #[arg(long, default_value = "256Mi", value_name = "BYTES", value_parser = |text: &str| memory(text, BASE_MIN, BASE_MAX))]
     sidecar_memory: Amount,
+    /// Seats: peers that a sidecar has connected at once.
+    #[arg(long, default_value_t = SEATS, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(SEATS_MAX)))]
+    sidecar_peers_max: u32,
     /// Processor time to request.
     #[arg(long, default_value = "100m", value_name = "CPU", value_parser = cpu)]
     sidecar_cpu: Amount,
@@ -55,6 +58,7 @@ impl SidecarArgs {
             image_pull_policy: self.sidecar_image_pull_policy.clone(),
             arena: self.sidecar_arena_size,
             base: self.sidecar_memory,
+            seats: self.sidecar_peers_max,
             cpu: self.sidecar_cpu,
             log_level: self.sidecar_log_level,
             user: (self.sidecar_user != 0).then(|| i64::from(self.sidecar_user)),

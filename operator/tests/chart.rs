@@ -147,6 +147,10 @@ fn the_arguments_of_the_chart_are_understood_and_are_the_defaults() {
         let set = format!("sidecar.arenaSize={arena},sidecar.memory={memory}");
         parsed(&["--set", &set, "--set-string", &format!("sidecar.cpu={cpu}")]);
     }
+    for seats in [1, 10_000] {
+        let said = parsed(&["--set", &format!("sidecar.peers.max={seats}")]);
+        assert_eq!(said.defaults().seats, seats);
+    }
     for cpu in ["2", "1000"] {
         // A number, as people write it.
         let said = parsed(&["--set", &format!("sidecar.cpu={cpu}")]);
@@ -200,6 +204,22 @@ fn every_toggle_adds_or_takes_away_its_objects_alone() {
         let with = names(&["--set", toggle]);
         let gone: Vec<_> = usual.iter().filter(|name| !with.contains(name)).collect();
         assert_eq!(gone, missing, "{toggle}");
+    }
+}
+
+/// What `kubectl tensorlane check` prints is what the chart makes.
+#[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
+fn the_policy_that_a_check_prints_is_that_of_the_chart() {
+    let set = "networkPolicy.exchanges[0].namespace=ml,networkPolicy.exchanges[0].name=a";
+    let all = installed(&helm_program(), &["--set", set]);
+    let (of_the_chart, told) = (
+        &all["NetworkPolicy/tensorlane-exchange-a"],
+        tensorlane_operator::inspect::network::policy("ml", "a"),
+    );
+    assert_eq!(of_the_chart["spec"], told["spec"]);
+    for field in ["name", "namespace"] {
+        assert_eq!(of_the_chart["metadata"][field], told["metadata"][field]);
     }
 }
 
@@ -312,8 +332,10 @@ fn every_pod_says_its_user_its_disk_and_who_may_reach_it() {
             let security = &container["securityContext"];
             let of = |key: &str| security[key].as_u64().unwrap();
             match name.as_str() {
-                // It makes directories of the node's root.
-                "DaemonSet/tensorlane-node" => assert_eq!(of("runAsUser"), 0),
+                // It mounts, which nobody else may.
+                "DaemonSet/tensorlane-node" => {
+                    assert_eq!((of("runAsUser"), &security["privileged"]), (0, &json!(true)));
+                }
                 _ => assert!(of("runAsUser") > 10_000 && of("runAsGroup") > 10_000, "{name}: {security}"),
             }
             assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
@@ -365,6 +387,26 @@ fn an_operator_that_pods_networks_do_not_reach_runs_in_that_of_its_node() {
     assert!(other["spec"]["template"]["spec"].get("hostNetwork").is_none());
 }
 
+#[cfg(feature = "run")]
+#[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
+fn the_arguments_of_the_daemon_on_nodes_are_understood_at_the_bounds_of_the_schema() {
+    use tensorlane_operator::directories::{NodeDirectory, bytes};
+    let program = helm_program();
+    let listed = "sameNode.exchanges[0].namespace=ml,sameNode.exchanges[0].name=a.b";
+    for (size, most) in
+        [("1Mi", 1_u64 << 20), ("999999Mi", 999_999 << 20), ("999Gi", 999 << 30), ("1Ti", 1 << 40)]
+    {
+        let all =
+            installed(&program, &["--set", &format!("{listed},sameNode.bytes={size},sameNode.files=16")]);
+        let said = args(&all["DaemonSet/tensorlane-node"]);
+        let [said_bytes, files, exchange] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(bytes(said_bytes.strip_prefix("--bytes=").unwrap()), Ok(most));
+        assert_eq!(files, "--files=16");
+        assert_eq!(exchange.parse::<NodeDirectory>().unwrap().to_string(), "ml/a.b");
+    }
+}
+
 /// All that the values change, in one file: so a change of a template is seen. TENSORLANE_GOLDEN=write writes it.
 #[test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
@@ -401,6 +443,9 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
         ("sidecar.arenaSize=17Ti", "arenaSize"),
         ("sidecar.memory=63Mi", "memory"),
         ("sidecar.memory=2Ti", "memory"),
+        ("sidecar.peers.max=0", "max"),
+        ("sidecar.peers.max=10001", "max"),
+        ("sidecar.peers.most=1000", "most"),
         ("sidecar.cpu=0", "cpu"),
         ("sidecar.cpu=0.0", "cpu"),
         ("sidecar.cpu=1001", "cpu"),
@@ -411,6 +456,9 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
         ("dnsPolicy=None", "dnsPolicy"),
         ("ports.webhook=443", "webhook"),
         ("user=-1", "user"),
+        ("sameNode.bytes=64Ki", "bytes"),
+        ("sameNode.bytes=2Ti", "bytes"),
+        ("sameNode.files=1", "files"),
     ] {
         let refused = helm(&program, &["lint"], &["--set", bad]);
         let said = [refused.stdout, refused.stderr].concat();

@@ -6,7 +6,7 @@ use prost::Message as _;
 
 use crate::failure::{Failure, Reason};
 use crate::generated as v1;
-use crate::{Descriptor, wire};
+use crate::{Descriptor, decoded, wire};
 
 /// Alignment of a part in its slot, in bytes: a cache line, and what vector units ask for.
 pub const ALIGN: u64 = 64;
@@ -91,12 +91,33 @@ impl Parts {
     /// # Errors
     /// What is wrong with it, for people.
     pub fn decode(layout: &[u8]) -> Result<Self, String> {
-        let layout = v1::ChannelLayout::decode(layout).map_err(|error| error.to_string())?;
+        let layout: v1::ChannelLayout = decoded::decode(layout).map_err(|error| error.to_string())?;
         let descriptors = layout.parts.into_iter().map(wire::descriptor);
         let descriptors: Vec<Descriptor> =
             descriptors.collect::<Result<_, _>>().map_err(|failure| failure.message)?;
         Self::of(descriptors).map_err(|failure| failure.message)
     }
+}
+
+/// Checks that the tensors of a message have the types and shapes of those that are fixed. No parts stand for plain bytes.
+///
+/// # Errors
+/// LAYOUT_MISMATCH with both.
+pub fn check_layout(fixed: &Parts, found: &Parts) -> Result<(), Failure> {
+    let is_same = |(one, other): (&PlacedPart, &PlacedPart)| one.descriptor.layout == other.descriptor.layout;
+    if fixed.parts.len() == found.parts.len() && fixed.parts.iter().zip(&found.parts).all(is_same) {
+        return Ok(());
+    }
+    let told = |part: &PlacedPart| part.descriptor.layout.to_string();
+    let [expected, found] = [fixed, found].map(|parts| match parts.as_slice() {
+        [] => "plain bytes".to_owned(),
+        parts => parts.iter().map(told).collect::<Vec<_>>().join(", "),
+    });
+    let message = format!(
+        "the message has {found}, and the layout of the channel was fixed to {expected} by its first message; write tensors of these \
+         types and shapes, or make the channel without a fixed layout"
+    );
+    Err(Failure::new(Reason::LayoutMismatch, message).with("expected", expected).with("found", found))
 }
 
 #[cfg(test)]
@@ -130,6 +151,21 @@ mod tests {
         assert!(Parts::decode(&[0xff; 9]).is_err());
         let negative = v1::Descriptor { dtype: 0, ..Default::default() };
         assert!(Parts::decode(&v1::ChannelLayout { parts: vec![negative] }.encode_to_vec()).is_err());
+    }
+
+    #[test]
+    fn a_layout_that_is_fixed_is_types_and_shapes_and_neither_words_nor_bytes() {
+        let parts = |shape: &[u64]| Parts::of([tensor(DType::F32, shape)]).unwrap();
+        let (fixed, plain) = (parts(&[2, 3]), Parts::default());
+        assert_eq!((check_layout(&fixed, &parts(&[2, 3])), check_layout(&plain, &plain)), (Ok(()), Ok(())));
+        for other in [parts(&[3, 2]), plain.clone()] {
+            let refused = check_layout(&fixed, &other).unwrap_err();
+            assert_eq!(refused.reason, Reason::LayoutMismatch);
+            let told = fixed.as_slice()[0].descriptor.layout.to_string();
+            assert_eq!(refused.detail("expected"), Some(&*told), "{refused}");
+        }
+        let refused = check_layout(&plain, &fixed).unwrap_err();
+        assert_eq!(refused.detail("expected"), Some("plain bytes"));
     }
 
     #[test]

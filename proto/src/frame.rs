@@ -21,18 +21,26 @@ pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
 /// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
 /// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes, since 7 names are watched,
-/// since 8 tensors in GPU memory are copied out by a process that reaches it.
-pub const SESSION_VERSION: u32 = 8;
+/// since 8 tensors in GPU memory are copied out by a process that reaches it, since 9 mutable sets are waited for and have
+/// snapshots, channels and listeners say who may read and connect, and readers of channels are evicted.
+pub const SESSION_VERSION: u32 = 9;
 /// The first version of the session socket's protocol that has [`SessionKind::Stage`].
 pub const STAGE_SINCE: u32 = 8;
 /// The first version of the session socket's protocol that has [`SessionKind::Watch`].
 pub const WATCH_SINCE: u32 = 7;
+/// The first version of the session socket's protocol in which mutable sets are waited for and have snapshots.
+pub const SET_SNAPSHOTS_SINCE: u32 = 9;
+/// The first version of the peer protocol in which mutable sets have snapshots.
+pub const PEER_SET_SNAPSHOTS_SINCE: u32 = 11;
 /// The first version of the session socket's protocol that has mutable sets.
 pub const MUTABLE_SETS_SINCE: u32 = 6;
 /// The first version of the peer protocol that has mutable sets.
 pub const SET_CALLS_SINCE: u32 = 8;
 /// The first version of the session socket's protocol that has channels.
 pub const CHANNELS_SINCE: u32 = 4;
+/// The first version of the session socket's protocol in which channels say who may read them and evict readers, and listeners who may
+/// connect.
+pub const CHANNEL_OPTIONS_SINCE: u32 = 9;
 /// The first version of the session socket's protocol that has pipes.
 pub const PIPES_SINCE: u32 = 6;
 /// The first version of the session socket's protocol in which a client sends descriptors: those of GPU memory.
@@ -43,13 +51,21 @@ pub const SETS_SINCE: u32 = 3;
 pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
-/// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too, since 8 channels are read and there are
-/// calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched.
-pub const PEER_VERSION: u32 = 10;
+/// since 6 maps are asked for at the node's socket, from 7 to 10 small tensors were asked for on QUIC, too, since 8 channels are read and
+/// there are calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched,
+/// since 11 mutable sets have snapshots, and a peer is told that it was evicted from a channel,
+/// and which GPUs the other one reaches.
+pub const PEER_VERSION: u32 = 11;
 /// The first version of the peer protocol that has [`PeerKind::Redeem`] and [`PeerKind::Watch`].
 pub const QUESTIONS_SINCE: u32 = 10;
+/// Version of the peer protocol since which peers tell the GPUs that they reach, and lend memory of them on a node.
+pub const PEER_GPUS_SINCE: u32 = 11;
+/// Most GPUs that a session or a peer may name, each with a UUID of 16 bytes.
+pub const GPUS_MAX: usize = 64;
 /// The first version of the peer protocol that has [`PeerKind::ChannelAttach`].
 pub const PEER_CHANNELS_SINCE: u32 = 8;
+/// The first version of the peer protocol in which the end of an attachment may be an eviction.
+pub const EVICTIONS_SINCE: u32 = 11;
 /// Most bytes of a message of a channel in one frame between peers. A frame that comes in between waits for two of these at most.
 pub const CHANNEL_PIECE_MAX: usize = 256 << 10;
 /// Most bytes of a channel on their way to one peer that have not landed by its word.
@@ -75,8 +91,6 @@ pub const LOST_MAX: usize = 16;
 pub const HOLDERS_TRIED: usize = 2;
 /// Most lanes of a pair of peers in each direction. Each costs a thread and up to half a MiB at both ends.
 pub const LANES_MAX: usize = 8;
-/// Number that a stream of QUIC says in place of its own if it carries calls and is no lane.
-pub const CALLS_STREAM: u32 = LANES_MAX as u32;
 /// Most bytes of one answer on a lane. A lane that breaks loses at most two of them.
 pub const PIECE_BYTES_MAX: u32 = 4 << 20;
 /// Longest body on a session socket. Costs that much memory a session at most: a batch of 65,536 small items fits.
@@ -233,7 +247,7 @@ pub fn top_level_items(body: &[u8]) -> usize {
 }
 
 /// Takes one varint; none at the end or where it is too long.
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
+pub(crate) fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (first, rest) = bytes.split_first()?;
@@ -362,6 +376,8 @@ kinds! {
         SetStat = 57,
         /// `SetDropRequest` / `SetDropResponse`, since version 6.
         SetDrop = 58,
+        /// `SetSnapshotRequest` / `SetSnapshotResponse`, since version 9.
+        SetSnapshot = 59,
         /// `PublishSetRequest` / `PublishSetResponse`, since version 3.
         PublishSet = 55,
     }
@@ -416,6 +432,8 @@ kinds! {
         Redeem = 23,
         /// `WatchRequest` / `WatchResponse`, since version 10.
         Watch = 24,
+        /// `PeerGpus`, since version 11; its call is 0, no reply.
+        Gpus = 28,
     }
 }
 

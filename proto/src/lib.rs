@@ -19,10 +19,12 @@
 //! Goals: a value that exists is valid; an error names what was wrong and what to do; limits stand beside what
 //! they limit. Non-goals: moving bytes (the sidecar's transports), keeping them (the `memory` crate).
 
+pub mod allowed;
 pub mod channel;
 pub mod checksum;
 #[cfg(feature = "crd")]
 pub mod crd;
+pub mod decoded;
 pub mod descriptor;
 pub mod device;
 pub mod dtype;
@@ -43,6 +45,7 @@ pub mod set;
 pub mod text;
 pub mod wire;
 
+pub use allowed::AllowedPeers;
 pub use descriptor::{Descriptor, Metadata};
 pub use device::Device;
 pub use dtype::DType;

@@ -23,7 +23,7 @@ pub use choose::{GOODPUT_ADVANTAGE_PERCENT, negotiate};
 pub use measured::{Measured, SameNode};
 pub use offer::{NodeToken, Offer, Transport, TransportOffer, TransportSet, VersionRange};
 pub use policy::{Encryption, Policy};
-pub use release::{SPOKEN, own_up, owned_up};
+pub use release::{own_up, owned_up};
 pub use require::Require;
 pub use standing::{Candidate, Passed, Standing, candidates};
 
@@ -49,8 +49,6 @@ pub struct What {
 pub enum Why {
     /// The peers share no version of the protocol.
     NoCommonVersion,
-    /// Nobody's fault: this release does not speak it.
-    NotInThisRelease,
     /// Not both peers offer it.
     NotOffered,
     /// The exchange does not allow it, or prefers another.
@@ -67,8 +65,10 @@ pub enum Why {
     LentFull,
     /// The memory that the owner gave was not what it said, or could not be read safely.
     SegmentRefused,
-    /// Not both peers reach the GPU that the tensor is on.
-    NoGpu,
+    /// GPU that not both peers reach, though both have processes that reach some: the one that the tensor is on.
+    OtherGpu,
+    /// Lack of a process that reaches a GPU, at one of the two.
+    NoGpuProcess,
     /// Transport that does not carry the memory that the tensor is in.
     NotSupported,
     /// Neither peer has an address for it.
@@ -90,7 +90,6 @@ impl Why {
     pub const fn as_str(self) -> &'static str {
         match self {
             Why::NoCommonVersion => "no_common_version",
-            Why::NotInThisRelease => "not_in_this_release",
             Why::NotOffered => "not_offered",
             Why::Policy => "policy",
             Why::OtherNode => "other_node",
@@ -99,7 +98,8 @@ impl Why {
             Why::Cooldown => "cooldown",
             Why::LentFull => "lent_full",
             Why::SegmentRefused => "segment_refused",
-            Why::NoGpu => "no_gpu",
+            Why::OtherGpu => "other_gpu",
+            Why::NoGpuProcess => "no_gpu_process",
             Why::NotSupported => "not_supported",
             Why::NoAddress => "no_address",
             Why::NotZeroCopy => "not_zero_copy",

@@ -1,4 +1,4 @@
-//! Text of files and of others on its way to a terminal.
+//! Text of files and of others on its way to a terminal, and how the settings are called that it names.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,23 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
     let shown = |c: char| if is_kept(c) { c.to_string() } else { c.escape_default().to_string() };
     text.chars().map(shown).collect::<String>().into()
+}
+
+/// Beginning of the variables of all settings of the sidecar.
+pub const VARIABLES_BEGIN: &str = "TENSORLANE_";
+
+/// The variable of a setting of the sidecar: `arena.size` is `TENSORLANE_ARENA_SIZE`, `gc.ticketTtl` is `TENSORLANE_GC_TICKET_TTL`.
+#[must_use]
+pub fn variable(path: &str) -> String {
+    let mut name = String::from(VARIABLES_BEGIN);
+    for letter in path.chars() {
+        match letter {
+            '.' => name.push('_'),
+            upper if upper.is_ascii_uppercase() => name.extend(['_', upper]),
+            lower => name.push(lower.to_ascii_uppercase()),
+        }
+    }
+    name
 }
 
 #[cfg(test)]

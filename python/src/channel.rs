@@ -7,8 +7,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{
-    AttachedReaders, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Policy, Read,
-    ReadOptions, ReaderCloser, Timeout, policy_of,
+    AttachedReaders, Attachment, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Policy,
+    Read, ReadOptions, ReaderCloser, Timeout, policy_of,
 };
 use tensorlane_client::{Cancel, Client, Error, Result};
 
@@ -101,18 +101,8 @@ impl<T> OneAtATime<T> {
 pub(crate) struct Reader {
     end: OneAtATime<ChannelReader>,
     closer: ReaderCloser,
-    #[pyo3(get)]
-    first: u64,
-    #[pyo3(get)]
-    missed: u64,
-    #[pyo3(get)]
-    route: String,
-    #[pyo3(get)]
-    peer: String,
-    #[pyo3(get)]
-    writer: String,
-    #[pyo3(get)]
-    policy: &'static str,
+    /// Result of the last attach. Locked by threads that have the interpreter's lock only, or by the one read that is under way.
+    attached: Mutex<Attachment>,
 }
 
 /// A policy by its name.
@@ -134,17 +124,8 @@ pub(crate) fn writer(client: &Client, spec: &ChannelSpec) -> Result<Writer> {
 /// Attaches to a channel.
 pub(crate) fn reader(client: &Client, name: &str, options: &ReadOptions) -> Result<Reader> {
     let reader = client.channel_reader(name, options)?;
-    let attached = reader.attached().clone();
-    Ok(Reader {
-        closer: reader.closer(),
-        end: OneAtATime::new(reader, closed),
-        first: attached.first,
-        missed: attached.missed,
-        route: attached.route,
-        peer: attached.peer,
-        writer: attached.writer,
-        policy: attached.policy.as_str(),
-    })
+    let attached = Mutex::new(reader.attached().clone());
+    Ok(Reader { closer: reader.closer(), end: OneAtATime::new(reader, closed), attached })
 }
 
 /// Channels as dicts of plain values.
@@ -163,14 +144,18 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
         one.set_item("slots", spec.slots)?;
         one.set_item("slot_bytes", spec.slot_bytes)?;
         one.set_item("policy", policy)?;
+        one.set_item("evicts", spec.evicts)?;
+        one.set_item("allowed", channel.allowed.map(|allowed| allowed.patterns))?;
         let readers = PyList::empty(py);
         for reader in channel.readers {
             let status = PyDict::new(py);
+            status.set_item("reader", reader.reader)?;
             status.set_item("client", reader.client)?;
             status.set_item("route", reader.route)?;
             status.set_item("behind", channel.written.saturating_sub(reader.next))?;
             status.set_item("dropped", reader.dropped)?;
             status.set_item("waits", reader.waits)?;
+            status.set_item("evicted", reader.evicted)?;
             readers.append(status)?;
         }
         one.set_item("readers", readers)?;
@@ -217,6 +202,12 @@ impl Writer {
         Ok((written.sequence, written.readers, written.dropped))
     }
 
+    /// Evicts a reader.
+    fn evict(&self, py: Python<'_>, reader: u64) -> PyResult<()> {
+        let evicted = py.detach(|| self.with(|writer| writer.evict(reader)));
+        evicted.map_err(|error| errors::raise(py, &error))
+    }
+
     /// Number of readers that are attached.
     #[getter]
     fn readers(&self, py: Python<'_>) -> PyResult<usize> {
@@ -250,8 +241,38 @@ impl Writer {
 
 #[pymethods]
 impl Reader {
+    #[getter]
+    fn first(&self) -> u64 {
+        self.attached.lock().first
+    }
+
+    #[getter]
+    fn missed(&self) -> u64 {
+        self.attached.lock().missed
+    }
+
+    #[getter]
+    fn route(&self) -> String {
+        self.attached.lock().route.clone()
+    }
+
+    #[getter]
+    fn peer(&self) -> String {
+        self.attached.lock().peer.clone()
+    }
+
+    #[getter]
+    fn writer(&self) -> String {
+        self.attached.lock().writer.clone()
+    }
+
+    #[getter]
+    fn policy(&self) -> &'static str {
+        self.attached.lock().policy.as_str()
+    }
+
     /// The next message: its sequence, whether it is plain bytes, and its tensors; or how many were dropped before it; or a word for how
-    /// the channel ended.
+    /// the channel ended, or that another one is read from now on.
     fn read<'py>(&self, py: Python<'py>, timeout: Seconds) -> PyResult<Bound<'py, PyAny>> {
         let timeout = timeout.timeout(py)?;
         let read = py.detach(|| self.next(timeout)).map_err(|error| errors::raise(py, &error))?;
@@ -259,6 +280,7 @@ impl Reader {
             Read::End(End::Finished) => return Ok("finished".into_pyobject(py)?.into_any()),
             Read::End(End::WriterLost) => return Ok("lost".into_pyobject(py)?.into_any()),
             Read::End(End::PeerLost) => return Ok("cut".into_pyobject(py)?.into_any()),
+            Read::Epoch { .. } => return Ok("epoch".into_pyobject(py)?.into_any()),
             Read::Gap { dropped, .. } => return Ok(dropped.into_pyobject(py)?.into_any()),
             Read::Message(message) => message,
         };
@@ -281,7 +303,14 @@ impl Reader {
 
 impl Reader {
     fn next(&self, timeout: Timeout) -> Result<Read> {
-        self.end.with(|reader| reader.read(timeout), drop)
+        let read = |reader: &mut ChannelReader| {
+            let read = reader.read(timeout)?;
+            if matches!(read, Read::Epoch { .. }) {
+                *self.attached.lock() = reader.attached().clone();
+            }
+            Ok(read)
+        };
+        self.end.with(read, drop)
     }
 }
 

@@ -9,12 +9,13 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{ChannelSpec, ReadOptions};
-use tensorlane_client::pipe::ConnectOptions;
+use tensorlane_client::pipe::{ConnectOptions, ListenOptions};
+use tensorlane_client::set::snapshot::{Snapshot, SnapshotOptions};
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, Item, Moved, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV,
     Target,
 };
-use tensorlane_proto::{Descriptor, Range, Selection};
+use tensorlane_proto::{Descriptor, Failure, Range, Reason, Require, Selection};
 
 use crate::channel;
 use crate::errors;
@@ -55,6 +56,11 @@ enum Wanted {
 /// index took one element of them.
 #[derive(FromPyObject)]
 struct Part(Vec<(Option<u64>, Option<u64>, u64)>, Option<Vec<u64>>, Vec<usize>);
+
+/// Terms on which tensors are got: for how long a name may not exist yet, the deadline, and what the route must be, with commas between
+/// the words.
+#[derive(FromPyObject)]
+struct Terms(f64, Option<f64>, String);
 
 /// A dense array: its bytes, dtype, shape, metadata, and how it is stored.
 #[derive(FromPyObject)]
@@ -162,18 +168,17 @@ impl Core {
     }
 
     /// Leases and maps tensors, each with a result of its own: what was acquired, or the exception.
-    #[pyo3(signature = (targets, wait, deadline, cancel, part))]
+    #[pyo3(signature = (targets, terms, cancel, part))]
     fn acquire<'py>(
         &self,
         py: Python<'py>,
         targets: Vec<Wanted>,
-        wait: f64,
-        deadline: Option<f64>,
+        terms: Terms,
         cancel: Option<&Cancel>,
         part: Option<Part>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let targets = targets.into_iter().map(|wanted| wanted.target(py)).collect::<PyResult<Vec<_>>>()?;
-        let mut options = self.waiting(py, wait, deadline)?;
+        let mut options = self.options(py, terms)?;
         let mut dropped = Vec::new();
         if let Some(part) = part {
             (options.selection, dropped) = part.selection();
@@ -189,6 +194,16 @@ impl Core {
             Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
         };
         results.map(one).collect()
+    }
+
+    /// Returns whether a tensor is one of this sidecar, in its present life. False where that cannot be told.
+    fn owns(&self, py: Python<'_>, reference: Reference) -> bool {
+        let Reference(of) = reference;
+        let is_ours = |client: &Client| {
+            let here = (client.exchange()?, client.peer()?, client.incarnation()?);
+            Ok((of.exchange(), of.peer(), of.incarnation()) == (&here.0, &here.1, here.2))
+        };
+        self.call(py, is_ours).unwrap_or(false)
     }
 
     /// Makes a ticket for a tensor of this peer.
@@ -233,50 +248,60 @@ impl Core {
     }
 
     /// Leases and maps all of a set: its version, and its nodes.
-    #[pyo3(signature = (target, wait, deadline, cancel))]
+    #[pyo3(signature = (target, terms, cancel))]
     fn acquire_set<'py>(
         &self,
         py: Python<'py>,
         target: Wanted,
-        wait: f64,
-        deadline: Option<f64>,
+        terms: Terms,
         cancel: Option<&Cancel>,
     ) -> PyResult<(u64, Bound<'py, PyList>)> {
         let target = target.target(py)?;
-        let options = self.waiting(py, wait, deadline)?;
+        let options = self.options(py, terms)?;
         let client = self.client(py)?;
         let client = cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone()));
         let set = py.detach(|| called(|| client.get_any_set(target, &options)));
         set::nodes(py, set.map_err(|error| errors::raise(py, &error))?)
     }
 
-    /// Makes a channel that this process writes. `readers` says how many it has at most, and how many are expected.
+    /// Makes a channel that this process writes. `slots` says their number and bytes, `readers` how many it has at most, how many are
+    /// expected, and the peers that may read.
     fn channel_writer(
         &self,
         py: Python<'_>,
         name: &str,
-        slots: u32,
-        slot_bytes: u64,
-        readers: (u32, u32),
+        slots: (u32, u64),
+        readers: (u32, u32, Option<Vec<String>>),
         policy: &str,
+        evicts: (bool, Option<f64>),
     ) -> PyResult<channel::Writer> {
         let policy = channel::policy(policy).map_err(|error| errors::raise(py, &error))?;
-        let spec = ChannelSpec::new(name).slots(slots).slot_bytes(slot_bytes).policy(policy);
-        let spec = spec.readers_max(readers.0).expect_readers(readers.1);
+        let spec = ChannelSpec::new(name).slots(slots.0).slot_bytes(slots.1).policy(policy);
+        let mut spec = spec.readers_max(readers.0).expect_readers(readers.1);
+        if let Some(allowed) = readers.2 {
+            spec = spec.readers(&allowed.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        spec = match evicts {
+            (_, Some(after)) => spec.evict_after(seconds(py, after)?),
+            (true, None) => spec.evictable(),
+            (false, None) => spec,
+        };
         self.call(py, |client| channel::writer(client, &spec))
     }
 
-    /// Attaches a reader to a channel.
+    /// Attaches a reader to a channel. `begins` says whether it begins with the oldest message, and whether it follows the name.
     fn channel_reader(
         &self,
         py: Python<'_>,
         name: &str,
-        oldest: bool,
+        begins: (bool, bool),
         hold: u32,
         wait: f64,
+        require: &str,
     ) -> PyResult<channel::Reader> {
-        let options = ReadOptions::new().hold(hold).wait(seconds(py, wait)?);
-        let options = if oldest { options.from_oldest() } else { options };
+        let options = ReadOptions::new().hold(hold).wait(seconds(py, wait)?).require(required(py, require)?);
+        let options = if begins.0 { options.from_oldest() } else { options };
+        let options = if begins.1 { options.follow() } else { options };
         self.call(py, |client| channel::reader(client, name, &options))
     }
 
@@ -298,8 +323,9 @@ impl Core {
     }
 
     /// Opens an entry point for pipes.
-    fn listen(&self, py: Python<'_>, name: &str) -> PyResult<pipe::PipeListener> {
-        self.call(py, |client| pipe::listen(client, name))
+    fn listen(&self, py: Python<'_>, name: &str, allow: Option<Vec<String>>) -> PyResult<pipe::PipeListener> {
+        let options = ListenOptions { allow };
+        self.call(py, |client| pipe::listen(client, name, &options))
     }
 
     /// Connects to an entry point, by its name or as `peer/name`.
@@ -331,9 +357,30 @@ impl Core {
         self.call(py, move |client| client.mutable_set(&info).flush().map(|info| Opened(info.into())))
     }
 
-    /// Opens a mutable set by its reference, its name at this peer, or `peer/name`.
-    fn open_set(&self, py: Python<'_>, set: &str) -> PyResult<Opened> {
-        self.call(py, |client| client.open_mutable_set(set).map(|set| Opened::from(&set)))
+    /// Opens a mutable set by its reference, its name at this peer, or `peer/name`; waits for one that is not there yet.
+    #[pyo3(signature = (set, wait=0.0, cancel=None))]
+    fn open_set(&self, py: Python<'_>, set: &str, wait: f64, cancel: Option<&Cancel>) -> PyResult<Opened> {
+        let (client, wait) = (self.until(py, None, cancel)?, seconds(py, wait)?);
+        let opened = py.detach(|| called(|| client.wait_for_mutable_set(set, wait)));
+        opened.map(|set| Opened::from(&set)).map_err(|error| errors::raise(py, &error))
+    }
+
+    /// Publishes what a mutable set holds at one moment: name and version of the sealed set, version of the mutable one, and the
+    /// manifest.
+    fn snapshot_set(
+        &self,
+        py: Python<'_>,
+        set: &Opened,
+        name: Option<String>,
+        keep: u32,
+        deadline: Option<f64>,
+    ) -> PyResult<(String, u64, u64, Reference)> {
+        let (client, info) = (self.until(py, deadline, None)?, Arc::clone(&set.0));
+        let options = SnapshotOptions { name, keep, deadline: None };
+        let done = py.detach(|| called(|| client.mutable_set(&info).snapshot(&options)));
+        let Snapshot { name, version, set_version, reference } =
+            done.map_err(|error| errors::raise(py, &error))?;
+        Ok((name, version, set_version, Reference(reference)))
     }
 
     /// Mutable sets of this peer whose names begin so, in order.
@@ -496,14 +543,14 @@ impl Core {
         Ok(cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone())))
     }
 
-    /// Options of a call that waits for names. Without a deadline the wait is on top of the client's.
-    fn waiting(&self, py: Python<'_>, wait: f64, deadline: Option<f64>) -> PyResult<AcquireOptions> {
+    /// Options of a call that may wait for names. Without a deadline the wait is on top of the client's.
+    fn options(&self, py: Python<'_>, Terms(wait, deadline, require): Terms) -> PyResult<AcquireOptions> {
         let wait = seconds(py, wait)?;
         let deadline = match deadline {
             Some(deadline) => seconds(py, deadline)?,
             None => wait.saturating_add(self.deadline),
         };
-        Ok(AcquireOptions::new().wait(wait).deadline(deadline))
+        Ok(AcquireOptions::new().wait(wait).deadline(deadline).require(required(py, &require)?))
     }
 
     fn call<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&Client) -> Result<R> + Send) -> PyResult<R> {
@@ -561,6 +608,14 @@ fn as_item<'a>((bytes, (descriptor, options)): (&&'a [u8], &'a (Descriptor, PutO
 pub(crate) fn called<R>(work: impl FnOnce() -> R) -> R {
     interrupt::begin();
     work()
+}
+
+/// Requirements by their words, with commas between them.
+fn required(py: Python<'_>, words: &str) -> PyResult<Require> {
+    words.parse::<Require>().map_err(|error| {
+        let failure = Failure::new(Reason::InvalidArgument, format!("require: {error}"));
+        errors::raise(py, &failure.into())
+    })
 }
 
 /// Seconds of Python. Infinity is as long as there is.

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tensorlane_client::pipe::{
-    Allocation, ConnectOptions, Delivered, Descriptor, Incoming, Listener, Message, Payload, Pipe, Place,
-    Tensor, WriteFailed, Writing,
+    Allocation, ConnectOptions, Delivered, Descriptor, Incoming, ListenOptions, Listener, Message, Payload,
+    Pipe, Place, Tensor, WriteFailed, Writing,
 };
 use tensorlane_client::{Cancel, Client, Error, Result};
 use tensorlane_proto::{Failure, Reason};
@@ -86,9 +86,9 @@ impl<T> Held<T> {
 }
 
 /// Opens an entry point.
-pub(crate) fn listen(client: &Client, name: &str) -> Result<PipeListener> {
+pub(crate) fn listen(client: &Client, name: &str, options: &ListenOptions) -> Result<PipeListener> {
     let cancel = Cancel::new();
-    let listener = client.with_cancel(cancel.clone()).listen(name)?;
+    let listener = client.with_cancel(cancel.clone()).listen_with(name, options)?;
     Ok(PipeListener(Held::new(listener, cancel)))
 }
 

@@ -22,6 +22,7 @@ use crate::dlpack::{
     CPU, DataType, Device, DlTensor, Exported, IS_COPIED, MAJOR, RANK_MAX, READ_ONLY, Seen, UNVERSIONED_NAME,
     Unversioned, VERSIONED_NAME, Versioned, data_type,
 };
+use crate::errors;
 use crate::held::{Acquired, Held, OnDevice};
 use crate::layout::{dimensions, format, owned, storage};
 
@@ -106,8 +107,7 @@ impl Memory {
         bits: bool,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let tensor = self.on_host()?;
-        let shown =
-            py.detach(|| Shown::new(tensor, own)).map_err(|error| crate::errors::raise(py, &error))?;
+        let shown = py.detach(|| Shown::new(tensor, own)).map_err(|error| errors::raise(py, &error))?;
         capsule(py, shown.exported(marked, bits), versioned)
     }
 
@@ -181,8 +181,7 @@ impl Block {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let block = slf.get();
         let mut reservation = block.reservation.lock();
-        let gone = || PyBufferError::new_err("this block was sealed or given up; reserve another one");
-        let write = reservation.as_mut().ok_or_else(gone)?.write();
+        let write = reservation.as_mut().ok_or_else(ended)?.write();
         let (start, len) = write.map_or((nowhere(), 0), |write| (write.as_mut_ptr(), write.len()));
         // SAFETY: Python gives a buffer to fill. The bytes are mapped for writing and lie where they are while the reservation
         // does, which is not taken while a view is counted; `obj` keeps the block alive as long.
@@ -201,6 +200,16 @@ impl Block {
         }
         block.views.fetch_add(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Writes bytes at an offset, with all cores.
+    fn copy_from(&self, py: Python<'_>, offset: u64, bytes: PyBuffer<u8>) -> PyResult<()> {
+        let copied = with_bytes(py, &[bytes], |bytes| {
+            let mut reservation = self.reservation.lock();
+            let to = reservation.as_mut()?;
+            Some(bytes.iter().try_for_each(|from| to.copy_from(offset, from)))
+        })?;
+        copied.ok_or_else(ended)?.map_err(|error| errors::raise(py, &error))
     }
 
     /// # Safety
@@ -225,6 +234,10 @@ impl Block {
             ))),
         }
     }
+}
+
+fn ended() -> PyErr {
+    PyBufferError::new_err("this block was sealed or given up; reserve another one")
 }
 
 /// Runs `work` with the bytes of buffers, without the interpreter's lock.

@@ -48,6 +48,12 @@ impl Reference {
         slf.py().import("tensorlane.parts")?.call_method1("of", (slf, index))
     }
 
+    /// Makes a ticket for the tensor, by the client of this process whose sidecar has it.
+    #[pyo3(signature = (*, uses = 1, ttl = None))]
+    fn ticket<'py>(slf: &Bound<'py, Self>, uses: i64, ttl: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlane.client")?.call_method1("ticket_of", (slf, uses, ttl))
+    }
+
     /// Iteration would ask for the parts one by one, without an end.
     #[classattr]
     const __iter__: Option<bool> = None;

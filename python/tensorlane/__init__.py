@@ -25,6 +25,7 @@ from .errors import (
     NotFound,
     OutOfRange,
     Refused,
+    RequirementNotMet,
     SessionLost,
     Timeout,
     Unavailable,
@@ -33,7 +34,7 @@ from .errors import (
     Withdrawn,
 )
 from .local import Sidecar, local
-from .mutable import Committed, Leaf, LeafView, MutableSet, Rows, SetStatus
+from .mutable import Committed, Leaf, LeafView, MutableSet, Rows, SetStatus, Snapshot
 from .parts import Part
 from .pipes import SKIP, Descriptor, Listener, Pipe, Received, TensorDescriptor, Writing
 from .reservation import Reservation
@@ -73,11 +74,13 @@ __all__ = [
     "Received",
     "Reference",
     "Refused",
+    "RequirementNotMet",
     "Reservation",
     "Rows",
     "SessionLost",
     "Set",
     "SetStatus",
+    "Snapshot",
     "SharedMessage",
     "Sidecar",
     "Status",

@@ -30,7 +30,7 @@ from ._tensorlane import Cancel, Stored
 from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe, AsyncWatch
 from .errors import Error, NotFound, Timeout, Withdrawn
 from .local import local as blocking_local
-from .mutable import Committed, Keys, MutableSet, Rows, SetStatus
+from .mutable import Committed, Keys, MutableSet, Rows, SetStatus, Snapshot
 from .structures import Structure
 
 P = ParamSpec("P")
@@ -125,6 +125,8 @@ class AsyncClient:
     get_file = _call("get", blocking.Client.get_file, withdrawn=True)
     get_set = _call("get", blocking.Client.get_set, withdrawn=True)
     load_into = _call("get", blocking.Client.load_into, withdrawn=True)
+    publish_file = _call("put", blocking.Client.publish_file, withdrawn=True)
+    save_set = _call("get", blocking.Client.save_set, withdrawn=True)
     mutable_sets = _call("short", blocking.Client.mutable_sets)
     drop_set = _call("short", blocking.Client.drop_set)
     describe = _call("short", blocking.Client.describe)
@@ -146,6 +148,10 @@ class AsyncClient:
         readers_max: int = 0,
         policy: str = "block",
         pickle: bool = False,
+        fixed: bool = False,
+        readers: Sequence[str] | None = None,
+        evictable: bool = False,
+        evict_after: float | None = None,
     ) -> AsyncChannelWriter:
         """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
         make = functools.partial(
@@ -157,14 +163,27 @@ class AsyncClient:
             readers_max=readers_max,
             policy=policy,
             pickle=pickle,
+            fixed=fixed,
+            readers=readers,
+            evictable=evictable,
+            evict_after=evict_after,
         )
         return AsyncChannelWriter(self, await self._run("short", None, make))
 
     async def channel_reader(
-        self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
+        self,
+        name: str,
+        *,
+        oldest: bool = False,
+        hold: int = 2,
+        wait: float | None = None,
+        pickle: bool = False,
+        follow: bool = False,
+        require: str = "",
     ) -> AsyncChannelReader:
         """Attaches to a channel, as `tensorlane.Client.channel_reader` does."""
-        make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, pickle=pickle)
+        attach = self._client.channel_reader
+        make = functools.partial(attach, name, oldest=oldest, hold=hold, pickle=pickle, follow=follow, require=require)
         cancel = Cancel()
         return AsyncChannelReader(self, await self._run("get", cancel, functools.partial(_in_steps, make, wait, cancel)))
 
@@ -172,9 +191,10 @@ class AsyncClient:
         """Watches the names of a peer that begin so, as `tensorlane.Client.watch` does: `async for event in client.watch()`."""
         return AsyncWatch(self, self._client.watch(prefix, after=after, peer=peer))
 
-    async def listen(self, name: str) -> AsyncListener:
-        """Opens an entry point for pipes of this peer."""
-        return AsyncListener(self, await self._run("short", None, functools.partial(self._client.listen, name)))
+    async def listen(self, name: str, *, allow: Sequence[str] | None = None) -> AsyncListener:
+        """Opens an entry point for pipes of this peer, as `tensorlane.Client.listen` does."""
+        listen = functools.partial(self._client.listen, name, allow=allow)
+        return AsyncListener(self, await self._run("short", None, listen))
 
     async def connect_pipe(self, to: str, *, wait: float | None = None) -> AsyncPipe:
         """Connects to a listener, as `tensorlane.Client.connect_pipe` does."""
@@ -197,9 +217,11 @@ class AsyncClient:
         make = functools.partial(create, name, rows, leaves, writers=writers, directory=directory, open=open, durability=durability)
         return AsyncMutableSet(self, await self._run("short", None, make))
 
-    async def open_set(self, target: MutableSet | str) -> AsyncMutableSet:
-        """Opens a mutable set by its reference, its name at this peer, or `peer/name`."""
-        return AsyncMutableSet(self, await self._run("short", None, functools.partial(self._client.open_set, target)))
+    async def open_set(self, target: MutableSet | str, *, wait: float | None = None) -> AsyncMutableSet:
+        """Opens a mutable set, as `tensorlane.Client.open_set` does. A task that is cancelled waits no longer."""
+        cancel = Cancel()
+        find = functools.partial(self._client.open_set, target, wait=wait, cancel=cancel)
+        return AsyncMutableSet(self, await self._run("get" if wait else "short", cancel, find))
 
     def _begin(self, lane: str, work: Callable[[], R]) -> Future[R]:
         if self._closed:
@@ -320,6 +342,11 @@ class AsyncMutableSet:
         extend = functools.partial(self.set.extend, values, expects=expects, deadline=deadline)
         return await self._client._run("put", None, extend, deadline)
 
+    async def snapshot(self, name: str | None = None, *, keep: int = 2, deadline: float | None = None) -> Snapshot:
+        """Publishes all rows as they are at one moment, as `tensorlane.MutableSet.snapshot` does."""
+        publish = functools.partial(self.set.snapshot, name, keep=keep, deadline=deadline)
+        return await self._client._run("put", None, publish, deadline)
+
     async def flush(self) -> SetStatus:
         """Brings what was committed to the disk, as `tensorlane.MutableSet.flush` does."""
         return await self._client._run("put", None, self.set.flush)
@@ -338,9 +365,16 @@ async def connect(
 
 
 @asynccontextmanager
-async def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str, str] | None = None) -> AsyncIterator[AsyncClient]:
+async def local(
+    *,
+    arena: str = "1Gi",
+    export: bool = False,
+    peers: str | os.PathLike[str] | None = None,
+    peer: str | None = None,
+    settings: dict[str, str] | None = None,
+) -> AsyncIterator[AsyncClient]:
     """Starts a sidecar for this program and connects to it, as `tensorlane.local` does."""
-    context = blocking_local(arena=arena, export=export, settings=settings)
+    context = blocking_local(arena=arena, export=export, peers=peers, peer=peer, settings=settings)
     starting = asyncio.ensure_future(asyncio.to_thread(context.__enter__))
     try:
         client = await asyncio.shield(starting)

@@ -206,8 +206,12 @@ class AsyncChannelWriter(_End):
 
     @property
     def readers(self) -> int:
-        """Number of attached readers."""
+        """Number of attached readers, without those that were evicted."""
         return self._end.readers
+
+    async def evict(self, reader: int) -> None:
+        """Evicts a reader, as `ChannelWriter.evict` does."""
+        await asyncio.to_thread(self._end.evict, reader)
 
     async def finish(self) -> None:
         """Says that no message comes any more."""
@@ -235,6 +239,11 @@ class AsyncChannelReader(_End):
     def route(self) -> str:
         """The way of the messages: `local` is a map of the writer's own memory."""
         return self._end.route
+
+    @property
+    def epoch(self) -> int:
+        """Number of channels of this name that have ended meanwhile, for a reader that follows."""
+        return self._end.epoch
 
     @property
     def dropped(self) -> int:

@@ -73,8 +73,15 @@ class ChannelWriter:
 
     @property
     def readers(self) -> int:
-        """Number of attached readers."""
+        """Number of attached readers, without those that were evicted."""
         return self._core.readers
+
+    def evict(self, reader: int) -> None:
+        """Evicts a reader of an `evictable` channel, by the number that BLOCKED_BY and `client.channels()` tell.
+
+        Writes wait for it no longer, and its next read is EVICTED. What it holds stays as it is. Readers of another peer are one.
+        """
+        self._core.evict(sizes.whole("reader", reader))
 
     def finish(self) -> None:
         """Says that no message comes any more: readers take what is there, and end."""
@@ -101,13 +108,24 @@ class Message:
     """A message, where its writer wrote it. Its place is the writer's again when this and every array of it are gone."""
 
     dropped: int
-    """Number of messages that this reader missed just before this one. Always 0 where the policy is "block"."""
+    """Number of messages that this reader missed just before this one. 0 where the policy is "block", unless a way was lost."""
+
+    epoch: int
+    """Number of channels that had the name before, since a reader that follows was attached. Sequences begin anew in each."""
 
     def __init__(
-        self, sequence: int, plain: bool, tensors: list[Tensor], *, channel: str, dropped: int = 0, pickle: bool = False
+        self,
+        sequence: int,
+        plain: bool,
+        tensors: list[Tensor],
+        *,
+        channel: str,
+        dropped: int = 0,
+        epoch: int = 0,
+        pickle: bool = False,
     ):
         self.sequence, self._plain, self._tensors, self._channel, self._pickle = sequence, plain, tensors, channel, pickle
-        self.dropped = dropped
+        self.dropped, self.epoch = dropped, epoch
 
     @property
     def value(self) -> Value:
@@ -197,7 +215,7 @@ class ChannelReader:
 
     def __init__(self, name: str, core: Reader, *, deadline: float, pickle: bool = False):
         self.name, self.deadline, self._core, self._pickle = name, deadline, core, pickle
-        self._dropped = self._told = 0
+        self._dropped = self._told = self._epoch = 0
 
     @property
     def policy(self) -> str:
@@ -208,6 +226,11 @@ class ChannelReader:
     def dropped(self) -> int:
         """Number of messages that this reader missed so far. A message says how many just before it (`Message.dropped`)."""
         return self._dropped
+
+    @property
+    def epoch(self) -> int:
+        """Number of channels of this name that have ended meanwhile. Others than 0 only for a reader that follows."""
+        return self._epoch
 
     @property
     def first(self) -> int:
@@ -238,13 +261,18 @@ class ChannelReader:
         """Takes the next message; None when the writer has finished and all was read.
 
         It waits `timeout` seconds, the client's deadline by default; 0 is one try, `math.inf` for ever. CHANNEL_ENDED is raised
-        for a writer that died or let the channel go, once all that it wrote was read.
+        for a writer that died or let the channel go, once all that it wrote was read; EVICTED for a writer that has evicted this reader.
+        A reader that follows waits for another channel instead, in the same time.
         """
+        until = time.monotonic() + (self.deadline if timeout is None else timeout)
         got = self._core.read(timeout)
-        while isinstance(got, int):
-            # The message behind the gap is there already, or the end.
-            self._dropped += got
-            got = self._core.read(timeout)
+        while isinstance(got, int) or got == "epoch":
+            if isinstance(got, int):
+                # The message behind the gap is there already, or the end.
+                self._dropped += got
+            else:
+                self._epoch += 1
+            got = self._core.read(max(0.0, until - time.monotonic()))
         if got == "finished":
             return None
         if got == "cut":
@@ -254,7 +282,8 @@ class ChannelReader:
         sequence, plain, acquired = got
         dropped, self._told = self._dropped - self._told, self._dropped
         tensors = [Tensor(one) for one in acquired]
-        return Message(sequence, plain, tensors, channel=self.name, dropped=dropped, pickle=self._pickle)
+        told = {"dropped": dropped, "epoch": self._epoch}
+        return Message(sequence, plain, tensors, channel=self.name, pickle=self._pickle, **told)
 
     def cached(self, reads: int) -> CachedReader:
         """The reader with a cache: each message is taken once, and is given to so many reads of this process, by any thread.

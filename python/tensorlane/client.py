@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
-from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
+import weakref
+from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Unpack, get_args, overload
 
-from . import arrays, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
+from . import arrays, bars, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
 from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
-from .errors import Invalid, NotFound, Unsupported
+from .errors import Error, Invalid, Remedies, Unsupported
 from .mutable import MutableSet, SetStatus
 from .parts import Part
 from .pipes import Listener, Pipe
@@ -25,6 +27,9 @@ from .watching import Watch
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
 
+_PIECE = 256 << 20
+"""Bytes that are copied at once where a bar shows how many were."""
+
 _TRY = 1.0
 """Seconds that an array has for its turn where the time for all of them is over, but no wait for room was in vain."""
 
@@ -33,6 +38,18 @@ Item = tuple[Any, str, Sequence[int], Sequence[tuple[str, str]], dict[str, Any]]
 
 Target = Reference | Stored | Part | str
 """A tensor to get: by its reference, a part of one, what a put returned, or a name."""
+
+
+Requirement = Literal["zero_copy", "same_node", "encrypted"]
+"""A class of route: no byte is copied on the way into this process; the bytes stay on their node; none leaves it unencrypted."""
+
+Require = Requirement | Iterable[Requirement] | None
+"""Requirements of a get: one class that its route must be of, or several."""
+
+
+_OURS = "client.names() lists names of this peer"
+_GONE = "a tensor that nothing keeps is gone: hold what put returned, or give it a name or a ticket"
+_TAKEN_OF_MANY = Remedies(NAME_TAKEN="take the name away first, by client.unname, or put that one alone with replaces=REFERENCE")
 
 
 class PutOptions(TypedDict, total=False):
@@ -45,6 +62,7 @@ class PutOptions(TypedDict, total=False):
     metadata: Mapping[str, str] | None
     checksum: bool
     deadline: float | None
+    progress: bool
 
 
 class Client:
@@ -59,6 +77,8 @@ class Client:
         self.deadline = deadline
         name = name or f"python[{os.getpid()}]"
         self._core = Core(None if directory is None else os.fspath(directory), name, deadline, patience)
+        with _open_lock:
+            _open.add(self)
 
     @property
     def directory(self) -> str:
@@ -92,6 +112,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         checksum: bool = False,
         deadline: float | None = None,
+        progress: bool = True,
     ) -> Any:
         """Stores an array and returns its reference with the lease that keeps it; of nested dicts and lists, the same with leases.
 
@@ -103,15 +124,15 @@ class Client:
             if name is not None or replaces is not None or metadata:
                 raise Invalid("a nested value has no name or metadata of its own", remedy="publish it under a name, or put its arrays")
             leaves = structures.keyed(x)
-            return structures.rebuilt(x, self._put_all([(key, None, leaf) for key, leaf in leaves], keeping))
-        keeping = {**keeping, "name": _name(name), "replaces": _reference(replaces)}
+            return structures.rebuilt(x, self._put_all([(key, None, leaf) for key, leaf in leaves], keeping, progress))
+        keeping = {**keeping, "name": sizes.name(name), "replaces": reservation.replaced(replaces)}
         source, words = arrays.source(x, gpus=True), _words(metadata)
-        if source.on_gpu is not None:
-            return devices.put(self._core, source.on_gpu, words, keeping)
-        if not source.is_dense and source.nbytes > _INLINE:
-            return self._written(source, words, keeping)
-        (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
-        return stored
+        if source.on_gpu is None and source.nbytes <= _INLINE:
+            with reservation.TAKEN:
+                (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
+            return stored
+        with reservation.TAKEN, bars.copying(f"put {name or 'a tensor'}", source.nbytes, progress) as count:
+            return self._alone(source, words, keeping, count, progress)
 
     def put_many(
         self,
@@ -122,6 +143,7 @@ class Client:
         uses: int = 1,
         checksum: bool = False,
         deadline: float | None = None,
+        progress: bool = True,
     ) -> list[Stored]:
         """Stores arrays, small ones together in few calls; those of a mapping under the names that are its keys.
 
@@ -130,12 +152,14 @@ class Client:
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
         if isinstance(xs, Mapping):
-            return self._put_all([(str(name), sizes.text("the name", name), x) for name, x in xs.items()], keeping)
-        return self._put_all([(f"[{at}]", None, x) for at, x in enumerate(xs)], keeping)
+            with _TAKEN_OF_MANY:
+                return self._put_all([(str(name), sizes.name(name), x) for name, x in xs.items()], keeping, progress)
+        return self._put_all([(f"[{at}]", None, x) for at, x in enumerate(xs)], keeping, progress)
 
-    def _put_all(self, keyed: list[tuple[str, str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
+    def _put_all(self, keyed: list[tuple[str, str | None, Any]], keeping: dict[str, Any], progress: bool) -> list[Stored]:
         """Stores arrays; each has a key for errors, and maybe a name."""
-        return self._in_order([(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed])
+        sources = [(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed]
+        return self._in_order(sources, progress=progress)
 
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
@@ -150,7 +174,9 @@ class Client:
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
         return self._in_order([(source, keeping) for source in sources], within)
 
-    def _in_order(self, sources: list[tuple[arrays.Source, dict[str, Any]]], within: float | None = None) -> list[Stored]:
+    def _in_order(
+        self, sources: list[tuple[arrays.Source, dict[str, Any]]], within: float | None = None, progress: bool = False
+    ) -> list[Stored]:
         """Stores arrays: large ones first, which need most room, then the small ones together. The first that fails ends it, and none is leased.
 
         Each waits for room as long as its deadline says, or all of them `within` so many seconds.
@@ -166,9 +192,11 @@ class Client:
             return {**keeping, "deadline": max(until - time.monotonic(), min(within, _TRY))}
 
         try:
-            for at in sorted(set(range(len(sources))) - set(small)):
-                source, keeping = sources[at]
-                stored[at] = self._alone(source, bounded(keeping))
+            large = sorted(set(range(len(sources))) - set(small))
+            with bars.copying(f"put {len(large)} tensors", sum(sources[at][0].nbytes for at in large), progress) as count:
+                for at in large:
+                    source, keeping = sources[at]
+                    stored[at] = self._alone(source, [], bounded(keeping), count, progress)
             if small:
                 items: list[Item] = [_item(source, bounded(keeping)) for source, keeping in (sources[at] for at in small)]
                 stored.update(zip(small, _all(self._core.put(items))))
@@ -178,13 +206,29 @@ class Client:
             raise
         return [stored[at] for at in range(len(sources))]
 
-    def _alone(self, source: arrays.Source, keeping: dict[str, Any]) -> Stored:
+    def _alone(
+        self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any], count: bars.Count, progress: bool
+    ) -> Stored:
+        """Stores one array in the way that copies it once, and counts its bytes."""
         if source.on_gpu is not None:
-            return devices.put(self._core, source.on_gpu, [], keeping)
-        if not source.is_dense:
-            return self._written(source, [], keeping)
-        (stored,) = _all(self._core.put([_item(source, keeping)]))
+            stored = devices.put(self._core, source.on_gpu, words, keeping)
+        elif not source.is_dense:
+            stored = self._written(source, words, keeping)
+        elif source.nbytes > 4 * _PIECE and bars.is_seen(progress):
+            return self._in_pieces(source, words, keeping, count)
+        else:
+            (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
+        count.bytes += source.nbytes
         return stored
+
+    def _in_pieces(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any], count: bars.Count) -> Stored:
+        """Stores a dense array piece by piece, so that a bar can show how far it is."""
+        block, dense = self._core.reserve(source.dtype, source.shape, words, keeping["deadline"]), source.dense()
+        for at in range(0, source.nbytes, _PIECE):
+            piece = dense[at : at + _PIECE]
+            block.copy_from(at, piece)
+            count.bytes += len(piece)
+        return self._core.seal(block, keeping)
 
     def empty(
         self,
@@ -224,6 +268,7 @@ class Client:
         strict: bool = False,
         deadline: float | None = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> dict[str, Reference]:
         """Puts all tensors of a safetensors file, named `name/NAME-IN-FILE` in one step, and returns their references.
 
@@ -231,7 +276,7 @@ class Client:
         refuses a file of whose metadata something would be left out. A put that fails leaves nothing.
         """
         flags = [flag for flag, wanted in (("--replace", replace), ("--checksum", checksum), ("--strict", strict)) if wanted]
-        return files.put(self.directory, path, name, flags, deadline, cancel)
+        return files.put(self.directory, path, name, flags, deadline, cancel, progress)
 
     def get_file(
         self,
@@ -241,12 +286,14 @@ class Client:
         strict: bool = False,
         deadline: float | None = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> list[str]:
         """Writes all tensors below a name of this peer into a safetensors file, which appears when it is whole; lists them.
 
         `strict` refuses to leave out metadata on which the tensors do not agree.
         """
-        return files.get(self.directory, prefix, path, ["--strict"] if strict else [], deadline, cancel)
+        total = sum(one.nbytes for one in self.names(f"{prefix}/").values()) if bars.is_seen(progress) else None
+        return files.get(self.directory, prefix, path, ["--strict"] if strict else [], deadline, cancel, progress, total)
 
     def get(
         self,
@@ -257,25 +304,30 @@ class Client:
         peer: str | None = None,
         out: Any = None,
         part: Any = None,
+        require: Require = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> Any:
         """Leases a tensor of this peer or another one and maps it, on its GPU if it is there; with `out`, copies it there and returns `out`.
 
         `wait` is for how long a name may not exist yet. Of `reference[3:10]`, or with `part=numpy.s_[3:10]` of a name, only the
-        part travels. `cancel` withdraws the call from another thread. Of nested dicts and lists of targets, it gives the same
-        with tensors.
+        part travels. `require` is what the route must be, "zero_copy", "same_node" or "encrypted", else it is RequirementNotMet and nothing
+        moves. `cancel` withdraws the call from another thread. Of nested dicts and lists of targets, it gives the same with tensors.
         """
         if isinstance(target, (Mapping, list, tuple)):
             if out is not None or part is not None:
                 raise Invalid("`out` and `part` are for one tensor", remedy="get the tensors one by one")
-            got_all = self.get_many(structures.leaves(target), wait=wait, deadline=deadline, peer=peer, cancel=cancel)
+            leaves = structures.leaves(target)
+            got_all = self.get_many(leaves, wait=wait, deadline=deadline, peer=peer, require=require, cancel=cancel, progress=progress)
             return structures.rebuilt(target, got_all)
         whole: Target = target
         if isinstance(target, Part):
             whole, part = target.reference, target.index
         wanted = _target(whole, peer)
         asked = None if part is None else parts.selection(part, getattr(wanted, "shape", None))
-        (acquired,) = _all(self._core.acquire([wanted], wait or 0.0, deadline, cancel, asked))
+        terms = _terms(wait, deadline, require)
+        with _missing(wanted, wait), bars.arriving(self._core, [wanted], progress):
+            (acquired,) = _all(self._core.acquire([wanted], terms, cancel, asked))
         got = leased(acquired)
         if out is None:
             return got
@@ -289,20 +341,30 @@ class Client:
         wait: float | None = None,
         deadline: float | None = None,
         peer: str | None = None,
+        require: Require = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> list[Tensor]:
         """Leases and maps tensors, in few calls. Where one fails, its exception is raised and none is kept."""
+        if isinstance(targets, str):
+            raise Unsupported(f"targets is the one text {targets!r}, and a list is asked for", remedy=f"give [{targets!r}], or call get")
         wanted = [_target(target, peer) for target in targets]
-        results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel, None))
+        terms = _terms(wait, deadline, require)
+        with _missing(wanted, wait), bars.arriving(self._core, wanted, progress):
+            results = _all(self._core.acquire(wanted, terms, cancel, None))
         return [leased(acquired) for acquired in results]
 
     def ticket(self, target: Target, *, uses: int = 1, ttl: float | None = None) -> str:
         """Makes a ticket for a tensor of this peer: text that keeps it until it was redeemed `uses` times, or `ttl` seconds (60) are over."""
-        return self._core.ticket(_target(target, None), ttl, sizes.whole("uses", uses, sizes.MANY))
+        wanted, seconds = _target(target, None), sizes.seconds("ttl", ttl)
+        with _missing(wanted):
+            return self._core.ticket(wanted, seconds, sizes.whole("uses", uses, sizes.MANY))
 
     def redeem(self, ticket: str, *, deadline: float | None = None, cancel: Cancel | None = None) -> Tensor:
         """Turns a ticket of this peer or another one into a tensor, and uses it once."""
-        return leased(self._core.redeem(sizes.text("the ticket", ticket), deadline, cancel))
+        text, seconds = sizes.text("the ticket", ticket), sizes.seconds("deadline", deadline)
+        with Remedies(NOT_FOUND="a ticket is good for its uses and its ttl: have its maker make another one"):
+            return leased(self._core.redeem(text, seconds, cancel))
 
     def publish(
         self,
@@ -328,7 +390,8 @@ class Client:
         stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline)
         try:
             nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
-            return Published(*self._core.publish(name, nodes, kept, latest, deadline))
+            with Remedies(VERSION_CHANGED=f"read the latest version of {name} at {self.peer} and publish on top of it; each peer counts its own"):
+                return Published(*self._core.publish(name, nodes, kept, latest, deadline))
         finally:
             for one in stored:
                 one.release()
@@ -340,11 +403,14 @@ class Client:
         wait: float | None = None,
         deadline: float | None = None,
         peer: str | None = None,
+        require: Require = None,
         cancel: Cancel | None = None,
     ) -> Set:
         """Leases and maps all of a set: the latest version of a name, `name@7`, or what `publish` returned."""
-        wanted = target.reference if isinstance(target, Published) else target
-        return Set(*self._core.acquire_set(_target(wanted, peer), wait or 0.0, deadline, cancel))
+        wanted = _target(target.reference if isinstance(target, Published) else target, peer)
+        terms = _terms(wait, deadline, require)
+        with _missing(wanted, wait):
+            return Set(*self._core.acquire_set(wanted, terms, cancel))
 
     def load_into(
         self,
@@ -356,6 +422,7 @@ class Client:
         wait: float | None = None,
         deadline: float | None = None,
         peer: str | None = None,
+        require: Require = None,
         cancel: Cancel | None = None,
     ) -> int:
         """Copies a set into a `torch.nn.Module` or a mapping of arrays, and returns its version.
@@ -364,9 +431,50 @@ class Client:
         `convert` only; without `strict`, tensors that `into` does not have are left out. A module whose `state_dict` hands out copies or
         plain values takes the version by its `load_state_dict`. Mappings take tensors alone.
         """
-        with self.get_set(target, wait=wait, deadline=deadline, peer=peer, cancel=cancel) as got:
+        with self.get_set(target, wait=wait, deadline=deadline, peer=peer, require=require, cancel=cancel) as got:
             loading.load(into, got, convert=convert, strict=strict)
             return got.version
+
+    def publish_file(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        keep: int = 2,
+        expects: int | None = None,
+        checksum: bool = False,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Published:
+        """Publishes a safetensors file, whose name ends so, or a directory that tensordict saved, as the next version of a name.
+
+        Names in a file are keys of the set; texts of its `__metadata__` are values, JSON where they are. Otherwise as `publish`.
+        """
+        flags = ["--keep", str(sizes.whole("keep", keep, sizes.MANY)), *(["--checksum"] if checksum else [])]
+        if expects is not None:
+            flags += ["--expects", str(sizes.whole("expects", expects))]
+        return Published(*files.publish(self.directory, path, sizes.text("the name", name), flags, deadline, cancel))
+
+    def save_set(
+        self,
+        target: str | Reference | Published | MutableSet,
+        path: str | os.PathLike[str],
+        *,
+        replace: bool = False,
+        wait: float | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> int:
+        """Writes a set into a safetensors file, whose name ends so, or into a directory that `TensorDict.load_memmap` opens.
+
+        Takes a sealed set by name or reference, or a mutable one, all of one version, which is returned. The path appears when it is
+        whole; what is there already is kept but with `replace`. In a file, nested keys are joined by dots, and values are in its
+        `__metadata__`.
+        """
+        wanted = target.reference if isinstance(target, (Published, MutableSet)) else target
+        flags = (["--replace"] if replace else []) + ([f"--wait={round(wait * 1000)}ms"] if wait else [])
+        text = sizes.text("the target", wanted) if isinstance(wanted, str) else str(wanted)
+        return files.save(self.directory, text, path, flags, deadline, cancel)
 
     def create_set(
         self,
@@ -393,17 +501,19 @@ class Client:
         if directory is None and (rows is None or leaves is None):
             raise Unsupported("a set in memory has rows and leaves", remedy="give both, or a directory and open=True")
         files = None if directory is None else (directory, open, durability)
-        layout = mutable.layout(leaves) if leaves is not None else []
-        made = self._core.create_set(sizes.text("the name", name), sizes.whole("rows", rows or 0), layout, [sizes.text("the writer", one) for one in writers], files)
+        layout, allowed = mutable.layout(leaves) if leaves is not None else [], sizes.texts("writers", writers)
+        made = self._core.create_set(sizes.text("the name", name), sizes.whole("rows", rows or 0), layout, allowed, files)
         return MutableSet(made.reference, self, made)
 
-    def open_set(self, target: MutableSet | str) -> MutableSet:
-        """Opens a mutable set by its reference, its name at this peer, or `peer/name`."""
-        try:
-            opened = self._core.open_set(_set(target))
-        except NotFound as error:
-            error.remedy = "client.mutable_sets() lists those of this peer; a set that was published is got by client.get_set"
-            raise
+    def open_set(self, target: MutableSet | str, *, wait: float | None = None, cancel: Cancel | None = None) -> MutableSet:
+        """Opens a mutable set by its reference, its name at this peer, or `peer/name`.
+
+        Waits `wait` seconds for a set by its name that is not there yet, or whose peer is not. Of a reference nothing is waited for.
+        """
+        lists = "client.mutable_sets() lists those of this peer, peer/name is one of another; a set that was published is got by client.get_set"
+        seconds = sizes.seconds("wait", wait)
+        with Remedies(NOT_FOUND=lists):
+            opened = self._core.open_set(_set(target), seconds or 0.0, cancel)
         return MutableSet(opened.reference, self, opened)
 
     def mutable_sets(self, prefix: str = "") -> list[SetStatus]:
@@ -425,6 +535,9 @@ class Client:
         policy: str = "block",
         pickle: bool = False,
         fixed: bool = False,
+        readers: Sequence[str] | None = None,
+        evictable: bool = False,
+        evict_after: float | None = None,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
@@ -433,42 +546,68 @@ class Client:
         at the oldest message that is there, or at the newest, and is told how many it missed. With `pickle`, messages may have
         objects of any kind, for readers that say so, too. With `fixed`, arrays of all messages are of the types and shapes of the first
         one's: another message is LAYOUT_MISMATCH, and is not written.
+
+        `readers` are patterns of other peers that may read it: `["rollout-*"]`; every peer by default, none by `[]`. This pod always may.
+        An `evictable` channel lets `evict` take a slow reader out; with `evict_after`, so is one for which a write has waited so many
+        seconds. A reader of it holds 7 messages at most, and fewer than there are slots.
         """
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
-        core = self._core.channel_writer(name, sizes.whole("slots", slots, sizes.MANY), bytes_each, (many[0], many[1]), policy)
+        slots, allowed = sizes.whole("slots", slots, sizes.MANY), sizes.patterns("readers", readers)
+        core = self._core.channel_writer(name, (slots, bytes_each), (many[0], many[1], allowed), policy, (evictable, evict_after))
         return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed)
 
     def channel_reader(
-        self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
+        self,
+        name: str,
+        *,
+        oldest: bool = False,
+        hold: int = 2,
+        wait: float | None = None,
+        pickle: bool = False,
+        follow: bool = False,
+        require: str = "",
     ) -> ChannelReader:
         """Attaches to a channel of this pod, or as `peer/name` of another one; waits `wait` seconds for one that is not there yet.
 
         It begins with the next message, or with the oldest that is still there, and holds up to `hold` messages at a time:
         2 let a loop keep one while it takes the next. With `pickle`, objects that the writer pickled are made here: who writes the
         channel can run what it likes in this process then.
+
+        With `follow`, it goes on after the end of the channel: a read waits, within its timeout, for another one of the name, and
+        `Message.epoch` counts them. `require` insists on a way: "zero_copy" reads a map of the writer's ring or nothing.
         """
-        core = self._core.channel_reader(sizes.text("the name", name), oldest, sizes.whole("hold", hold, sizes.MANY), wait or 0.0)
+        many, text = sizes.whole("hold", hold, sizes.MANY), sizes.text("the name", name)
+        seconds = sizes.seconds("wait", wait)
+        with Remedies(NOT_FOUND=f"{_later(seconds)}; client.channels() lists those of this pod, peer/name is one of another"):
+            core = self._core.channel_reader(text, (oldest, follow), many, seconds or 0.0, sizes.text("require", require))
         return ChannelReader(name, core, deadline=self.deadline, pickle=pickle)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind."""
         return self._core.channels(_prefix(prefix))
 
-    def listen(self, name: str) -> Listener:
-        """Opens an entry point for pipes of this peer: other processes `connect_pipe` to its name."""
-        return Listener(self, name, self._core.listen(sizes.text("the name", name)))
+    def listen(self, name: str, *, allow: Sequence[str] | None = None) -> Listener:
+        """Opens an entry point for pipes of this peer: other processes `connect_pipe` to its name.
+
+        `allow` are patterns of other peers that may: `["rollout-*"]`; every peer by default, none by `[]`. This pod always may.
+        """
+        return Listener(self, name, self._core.listen(sizes.text("the name", name), sizes.patterns("allow", allow)))
 
     def connect_pipe(self, to: str, *, wait: float | None = None) -> Pipe:
         """Connects to a listener of this peer, or of another one as `peer/name`; waits `wait` seconds for one that is not there yet.
 
         Messages may be written before it is accepted.
         """
-        return Pipe(self, self._core.connect_pipe(sizes.text("the name", to), wait))
+        name, seconds = sizes.text("the name", to), sizes.seconds("wait", wait)
+        with Remedies(NOT_FOUND=f"{_later(seconds)}; have the other end listen first, peer/name is a listener of another peer"):
+            return Pipe(self, self._core.connect_pipe(name, seconds))
 
     def describe(self, target: Target, *, peer: str | None = None) -> Description:
         """Tells the kind, names and leases of a tensor, which is not moved."""
-        known = self._core.describe(_target(target, peer))
+        wanted = _target(target, peer)
+        with _missing(wanted):
+            known = self._core.describe(wanted)
         return Description(**{**known, "shape": tuple(known["shape"]), "metadata": dict(known["metadata"])})
 
     def names(self, prefix: str = "") -> dict[str, Reference]:
@@ -485,7 +624,8 @@ class Client:
 
     def unname(self, *names: str) -> None:
         """Takes names of this peer away. What nothing else keeps is freed."""
-        self._core.unname([sizes.text("the name", name) for name in names])
+        with Remedies(NOT_FOUND=_OURS):
+            self._core.unname([sizes.text("the name", name) for name in names])
 
     def status(self) -> Status:
         """The state of the sidecar, with what this process gave back already counted as gone."""
@@ -502,6 +642,8 @@ class Client:
 
     def close(self) -> None:
         """Ends the use of this client. Arrays stay readable; the connection ends when the last of them is gone."""
+        with _open_lock:
+            _open.discard(self)
         self._core.close()
 
     def __enter__(self) -> Client:
@@ -524,7 +666,18 @@ def connect(
     return Client(directory, name=name, deadline=deadline, patience=patience)
 
 
+_open: weakref.WeakSet[Client] = weakref.WeakSet()
+_open_lock = threading.Lock()
 _defaults: dict[str, Client] = {}
+
+
+def _unlock() -> None:
+    """Gives a forked child a lock of its own: a thread that had it is not there."""
+    global _open_lock
+    _open_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def default() -> Client:
@@ -534,6 +687,29 @@ def default() -> Client:
     """
     named = os.environ.get("TENSORLANE_SOCKETS", "")
     return _defaults.get(named) or _defaults.setdefault(named, connect())
+
+
+def ticket_of(reference: Reference, uses: int, ttl: float | None) -> str:
+    """A ticket for a tensor, by a client of this process whose sidecar has it: one that is open, else the one that `connect()` finds."""
+    with _open_lock:
+        clients = list(_open)
+    beside = next((client for client in clients if client._core.owns(reference)), None)
+    try:
+        return (beside or default()).ticket(reference, uses=uses, ttl=ttl)
+    except Error as error:
+        if beside is None:
+            place = f"a ticket is made beside peer {reference.peer}"
+            error.remedy = f"{place}: connect there in this process first, by tensorlane.connect(DIRECTORY)"
+        raise
+
+
+def _terms(wait: float | None, deadline: float | None, require: Require) -> tuple[float, float | None, str]:
+    """Terms of a get, as the native half takes them."""
+    words = [] if require is None else [require] if isinstance(require, str) else sizes.texts("require", require)
+    for word in words:
+        if word not in get_args(Requirement):
+            raise Invalid(f"require is {word!r}", remedy="give zero_copy, same_node or encrypted, or a list of them")
+    return sizes.seconds("wait", wait) or 0.0, sizes.seconds("deadline", deadline), ",".join(words)
 
 
 def _item(source: arrays.Source, keeping: dict[str, Any]) -> Item:
@@ -551,16 +727,28 @@ def _all(results: list[Any]) -> list[Any]:
 
 
 def _keeping(*, keep: bool, ticket: float | None, uses: int, checksum: bool, deadline: float | None) -> dict[str, Any]:
-    options = {"ticket": ticket, "uses": sizes.whole("uses", uses, sizes.MANY), "lease": keep, "checksum": checksum, "deadline": deadline}
-    return {"name": None, "replaces": None, **options}
+    times = {"ticket": sizes.seconds("ticket", ticket), "deadline": sizes.seconds("deadline", deadline)}
+    return {"name": None, "replaces": None, "uses": sizes.whole("uses", uses, sizes.MANY), "lease": keep, "checksum": checksum, **times}
 
 
 def _set(target: MutableSet | str) -> str:
     return target.reference if isinstance(target, MutableSet) else sizes.text("the name", target)
 
 
-def _name(name: str | None) -> str | None:
-    return None if name is None else sizes.text("the name", name)
+def _later(wait: float | None) -> str:
+    """Help with a name that was not there, whether or not it was waited for."""
+    return f"it did not come within {wait:g} s: wait longer, or correct the name" if wait else "wait=SECONDS waits for one that is made later"
+
+
+def _missing(wanted: Any, wait: float | None = None) -> Remedies:
+    """Help with a tensor that is not there, as it was asked for: by its name, by its reference, or in one of both."""
+
+    def told() -> str:
+        kinds = {isinstance(one, Reference) for one in (wanted if isinstance(wanted, list) else [wanted])}
+        named = f"{_later(wait)}; {_OURS}, peer=NAME asks another one"
+        return "; ".join(text for kind, text in ((False, named), (True, _GONE)) if kind in kinds)
+
+    return Remedies(NOT_FOUND=told)
 
 
 def _prefix(prefix: str) -> str:
@@ -569,10 +757,6 @@ def _prefix(prefix: str) -> str:
 
 def _words(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
     return [(sizes.text("metadata", str(key)), sizes.text("metadata", str(value))) for key, value in (metadata or {}).items()]
-
-
-def _reference(given: Reference | Stored | None) -> Reference | None:
-    return given.reference if isinstance(given, Stored) else given
 
 
 def _target(target: Target, peer: str | None) -> Reference | tuple[str, str | None]:

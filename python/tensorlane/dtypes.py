@@ -88,11 +88,20 @@ def to_numpy(short: str) -> np.dtype[Any]:
     raise Unsupported(f"numpy has no elements of {short}", remedy="use .torch(), or .tobytes() for the bits")
 
 
+def torch() -> Any:
+    """The module torch, imported when it is used."""
+    try:
+        import torch as module
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError("torch is not installed: `pip install torch`, or use .numpy()", name="torch") from None
+    return module
+
+
 def to_torch(short: str) -> Any:
     """The dtype of torch for a short name."""
-    import torch
-
-    dtype = getattr(torch, _TORCH_NAMES.get(short, ""), None)
+    dtype = getattr(torch(), _TORCH_NAMES.get(short, ""), None)
     if dtype is None:
         raise Unsupported(f"torch has no elements of {short}", remedy="use .numpy(), or .tobytes() for the bits")
     return dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 
 class Error(Exception):
@@ -65,6 +65,10 @@ class Refused(Error, PermissionError):
     __str__ = Error.__str__
 
 
+class RequirementNotMet(Error):
+    """No route is what `require` asks for, and nothing was moved. `details` has each transport with why it is not the one."""
+
+
 class GpuError(Error):
     """The GPU, its driver, or what another process put there, refuses. `details["refusal"]` is a stable word for it."""
 
@@ -110,13 +114,12 @@ _KINDS = {
     "GPU": GpuError,
 }
 
-_REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange, "WATCH_CUT": WatchCut}
+_REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange, "WATCH_CUT": WatchCut, "REQUIREMENT_NOT_MET": RequirementNotMet}
 
 _START = "with `tensorlane.local() as client:` a program starts a sidecar of its own"
 
 _REMEDIES = {
-    "NOT_FOUND": "pass wait=SECONDS for a name that does not exist yet; client.names() lists those of this peer",
-    "NAME_TAKEN": "pass replaces=REFERENCE to give the name to the new tensor",
+    "PEER_UNKNOWN": "client.peers() lists the peers of the exchange; wait=SECONDS waits for one that is not there yet",
     "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
     "VERSION_CHANGED": "read the latest version and write on top of it; details say which one it is",
     "WATCH_CUT": "call next() again: the watch begins anew, with the names that there are",
@@ -126,20 +129,40 @@ _REMEDIES = {
     "STORAGE_FULL": "free room on the disk; nothing was written",
     "STORAGE_FAILED": "put back what was there, or drop the set",
     "UNSUPPORTED_FORMAT": "save the directory again by tensordict 0.15, with rows",
-    "PERMISSION_DENIED": "make the set with this peer among its writers",
+    "PERMISSION_DENIED": "have its owner name this peer: in writers of a set, readers of a channel, allow of a listener",
+    "EVICTED": "attach again, and read faster, hold less, or have a channel with more slots",
     "NOT_A_SET": "get it as a tensor: client.get(...)",
     "AMBIGUOUS_NAME": "pass peer=NAME",
+    "REQUIREMENT_NOT_MET": "get it where the requirement is met, or leave it out of require; client.peers() shows the routes",
+    "NOT_OWNED": "make the call with a client that is connected to the sidecar of the peer that the reference names",
     "BLOCKED_BY": "let the reader that is named go on, or make the channel with more slots; client.channels() shows who is behind",
     "HOLD_LIMIT": "drop the messages before, or attach with a larger hold",
     "PIPE_CLOSED": "connect again, or write before the other end closes; finish() lets it read what is there",
     "PIPE_LOST": "connect again; the process at the other end is gone, or the way to it",
     "MESSAGE_WITHDRAWN": "read the next message: the writer gave this one up, and has it back",
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
-    "DEADLINE_EXCEEDED": "pass a longer deadline",
+    "DEADLINE_EXCEEDED": "give it more time, by timeout=, wait= or deadline=, whichever the call has",
     "SIDECAR_UNREACHABLE": _START,
     "NO_GPU_PROCESS": "client.get its reference in a process of its pod that reaches that GPU, or have a copy of the host put: tensor.cpu()",
     "GPU": "tensorlane.doctor() shows what this process has of GPUs",
 }
+
+
+class Remedies:
+    """Says, by reasons, what helps with errors of the calls inside, as these are meant."""
+
+    __slots__ = ("_by_reason",)
+
+    def __init__(self, **by_reason: str | Callable[[], str]):
+        self._by_reason = by_reason
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Error) and error.reason in self._by_reason:
+            remedy = self._by_reason[error.reason]
+            error.remedy = remedy if isinstance(remedy, str) else remedy()
 
 
 def make(kind: str, reason: str | None, message: str, details: dict[str, str]) -> Error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager
 
-from . import errors
+from . import bars, errors
 from ._tensorlane import Cancel, Reference
-from .errors import Error, Withdrawn
+from .errors import Error, Remedies, Withdrawn
 from .programs import program
 
 _LOOK = 0.1
@@ -17,40 +18,81 @@ _LOOK = 0.1
 
 
 def put(
-    directory: str, path: str | os.PathLike[str], name: str, flags: list[str], deadline: float | None, cancel: Cancel | None
+    directory: str,
+    path: str | os.PathLike[str],
+    name: str,
+    flags: list[str],
+    deadline: float | None,
+    cancel: Cancel | None,
+    progress: bool,
 ) -> dict[str, Reference]:
     """References of the tensors of a file, by their names in it."""
     # A file may be called as an option is.
     words = ["put", "--name", name, *flags, *_deadline(deadline), "--", os.path.abspath(path)]
-    told = _run(directory, words, cancel)
+    total = os.stat(path).st_size if progress and os.path.isfile(path) else None
+    with Remedies(NAME_TAKEN="pass replace=True to give the names to the new tensors"):
+        told = _run(directory, words, cancel, lambda pid: bars.running(f"put {name}", total, pid, "rchar", progress))
     return {one["tensor"]: Reference(one["reference"]) for one in told["tensors"]}
 
 
 def get(
-    directory: str, prefix: str, path: str | os.PathLike[str], flags: list[str], deadline: float | None, cancel: Cancel | None
+    directory: str,
+    prefix: str,
+    path: str | os.PathLike[str],
+    flags: list[str],
+    deadline: float | None,
+    cancel: Cancel | None,
+    progress: bool,
+    total: int | None,
 ) -> list[str]:
-    """Names of the tensors that were written into a file."""
+    """Names of the tensors that were written into a file, which are so many bytes in all."""
     words = ["get", "--recursive", "--to", os.path.abspath(path), *flags, *_deadline(deadline), "--", prefix]
-    return [one["tensor"] for one in _run(directory, words, cancel)["tensors"]]
+    with Remedies(NOT_FOUND="client.names() lists names of this peer; a file is got beside the sidecar that has its tensors"):
+        told = _run(directory, words, cancel, lambda pid: bars.running(f"get {prefix}", total, pid, "wchar", progress))
+    return [one["tensor"] for one in told["tensors"]]
+
+
+def publish(
+    directory: str, path: str | os.PathLike[str], name: str, flags: list[str], deadline: float | None, cancel: Cancel | None
+) -> tuple[int, Reference]:
+    """Version and manifest of a set that was published from a safetensors file or a directory of tensordict."""
+    words = ["set", "put", "--name", name, *flags, *_deadline(deadline), "--", os.path.abspath(path)]
+    told = _run(directory, words, cancel)
+    return told["version"], Reference(told["reference"])
+
+
+def save(
+    directory: str, target: str, path: str | os.PathLike[str], flags: list[str], deadline: float | None, cancel: Cancel | None
+) -> int:
+    """Version of a set that was written into a safetensors file or a directory."""
+    words = ["set", "get", "--to", os.path.abspath(path), *flags, *_deadline(deadline), "--", target]
+    version: int = _run(directory, words, cancel)["version"]
+    return version
 
 
 def _deadline(deadline: float | None) -> list[str]:
     return [] if deadline is None else [f"--deadline={round(deadline * 1000)}ms"]
 
 
-def _run(directory: str, words: list[str], cancel: Cancel | None) -> dict[str, Any]:
-    """Runs the command and returns its answer. If it may not go on, it is asked to end, and takes back what it put."""
+def _run(
+    directory: str, words: list[str], cancel: Cancel | None, shown: Callable[[int], ContextManager[Any]] = nullcontext
+) -> dict[str, Any]:
+    """Runs the command and returns its answer. If it may not go on, it is asked to end, and takes back what it put.
+
+    `shown` gives the context of the command with its process id.
+    """
     call = [program("tensorlane"), words[0], "--sockets", directory, "--output", "json", *words[1:]]
     with subprocess.Popen(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            while True:
-                if cancel is not None and cancel.cancelled:
-                    raise Withdrawn("the call was withdrawn")
-                try:
-                    out, err = process.communicate(timeout=_LOOK)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
+            with shown(process.pid):
+                while True:
+                    if cancel is not None and cancel.cancelled:
+                        raise Withdrawn("the call was withdrawn")
+                    try:
+                        out, err = process.communicate(timeout=_LOOK)
+                        break
+                    except subprocess.TimeoutExpired:
+                        continue
         except BaseException:
             process.terminate()
             process.communicate()
@@ -68,5 +110,7 @@ def _error(told: str, code: int) -> Error:
         error = errors.make(said["code"] or "", said["reason"], said["message"], said["details"])
     except (IndexError, KeyError, TypeError, ValueError):
         return Error(f"the command tensorlane ended with code {code}: {told.strip()[-500:] or 'it said nothing'}")
-    error.remedy = error.remedy or said["hint"]
+    # Options of the command are none here.
+    hint = said["hint"] if " -" not in f" {said['hint']}" else None
+    error.remedy = error.remedy or hint
     return error

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from . import arrays, opaque
+from . import arrays, opaque, sizes
 from . import rows as selecting
 from . import values as preparing
-from ._tensorlane import Cancel, Opened
+from ._tensorlane import Cancel, Opened, Reference
 from .errors import Unsupported
 from .tensor import Tensor
 
@@ -70,6 +70,19 @@ class SetStatus:
     """`none` or `process`, of a set on files."""
     torn_rows: int = 0
     """Rows of which a leaf is TORN_ROWS: to be written again."""
+
+
+class Snapshot(NamedTuple):
+    """A snapshot that was published: `client.get_set(snapshot.reference)` gets it, from anywhere."""
+
+    name: str
+    """Name of the sealed set at the peer of the mutable set."""
+    version: int
+    """Version of the sealed set."""
+    set_version: int
+    """Version of the mutable set: the number of its commits that the snapshot has, all of each."""
+    reference: Reference
+    """The manifest."""
 
 
 class Rows(Mapping[str, Tensor]):
@@ -179,7 +192,7 @@ class MutableSet:
         `rows` is a number, a slice, whole numbers in a list or an array, or a mask. Of a number, the arrays have no dimension
         of rows.
         """
-        wanted = [] if keys is None else list(keys)
+        wanted = [] if keys is None else sizes.texts("keys", keys)
         if keys is not None and not wanted:
             raise Unsupported("a read of no leaf", remedy="give keys, or leave them out for all")
         selected = selecting.of(rows, self.rows)
@@ -208,6 +221,16 @@ class MutableSet:
     def flush(self) -> SetStatus:
         """Brings what was committed to the disk, of a set on files: it then survives a loss of power. For those who may write."""
         return told(self._bound._core.flush_set(self._opened))
+
+    def snapshot(self, name: str | None = None, *, keep: int = 2, deadline: float | None = None) -> Snapshot:
+        """Publishes all rows as they are at one moment, as the next version of a sealed set at the set's own peer.
+
+        Commits go on meanwhile, and none of them is in it in part. The sealed set has the name of this one by default; where the
+        set is of another peer it has no other. `keep` is how many versions stay; each is a copy of all rows. For those who may write.
+        """
+        text = None if name is None else sizes.text("the name", name)
+        kept = sizes.whole("keep", keep, sizes.MANY)
+        return Snapshot(*self._bound._core.snapshot_set(self._opened, text, kept, deadline))
 
     def drop(self) -> None:
         """Takes the set away, with its rows; in its own pod only. The directory of one on files stays."""

@@ -320,6 +320,8 @@ class _Sent:
     def __init__(self, client: Client, tensors: Sequence[Any], about: Sequence[Bytes], timeout: float | None):
         if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Sequence):
             raise Unsupported(f"tensors is a {type(tensors).__name__}", remedy="pass a list of arrays: pipe.write([array])")
+        if isinstance(about, (str, bytes, bytearray, memoryview)):
+            raise Unsupported(f"about is a {type(about).__name__}", remedy="pass a list with one for each tensor: about=[word]")
         if about and len(about) != len(tensors):
             raise Invalid(f"{len(about)} words are given about {len(tensors)} tensors", remedy="give one for each tensor")
         words = [_bytes(one) for one in about] or [b""] * len(tensors)

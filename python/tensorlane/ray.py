@@ -12,6 +12,8 @@ That is one-sided: tensors are put when a task returns, and whoever receives get
 Ray makes managers without arguments, so everything is set by the environment: TENSORLANE_SOCKETS is where the sidecar is,
 TENSORLANE_RAY_DEADLINE how many seconds a transfer may take (60), TENSORLANE_RAY_KEEP for how many seconds after a put an object
 stays though its actor died or Ray gave it up (0).
+
+Processes outside Ray get what an actor returned by its `references`; actors get what others have put by `client().get(reference)`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from typing import Any, Iterator
 import numpy as np
 
 try:
+    import ray
     from ray.experimental import (
         CommunicatorMetadata,
         TensorTransportManager,
@@ -46,7 +49,7 @@ except ImportError as error:
 
 from ._tensorlane import Cancel, Reference, Stored
 from .client import Client
-from .errors import Error, Unsupported, Withdrawn
+from .errors import Error, Timeout, Unsupported, Withdrawn
 from .tensor import copy_into
 from .transfers import Names, Sending, Waiting, aborted, left, release
 
@@ -65,6 +68,12 @@ _SLICE = 0.1
 _CONNECT_SLICE = 1.0
 
 _logger = logging.getLogger(__name__)
+# Of torch, whose tensors may lie on a GPU. Every process registers both: where there is no GPU, no tensor says that it is on one.
+_DEVICES = ["cpu", "cuda"]
+
+# Seconds within which Ray has told of the tensors of an object that is ready.
+_TOLD = 2.0
+
 _lock = threading.Lock()
 _client: Client | None = None
 
@@ -74,6 +83,8 @@ class TransportMetadata(TensorTransportMetadata):
     """References that travel in place of the tensors, one for each."""
 
     references: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    """Kinds of device where they were, one for each; none by releases that had no tensors on GPUs."""
     version: int = _VERSION
 
 
@@ -101,6 +112,7 @@ class TwoSidedMetadata(TensorTransportMetadata):
 
     obj_id: str = ""
     peer: str = ""
+    devices: tuple[str, ...] = ()
     version: int = _VERSION
 
 
@@ -313,8 +325,7 @@ class TwoSidedTransport(_Manager):
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> TwoSidedMetadata:
         """Describes the tensors of an object, which stay where they are."""
-        shapes, device = _described(rdt_object)
-        return TwoSidedMetadata(tensor_meta=shapes, tensor_device=device, obj_id=obj_id, peer=client().peer)
+        return TwoSidedMetadata(**_described(rdt_object), obj_id=obj_id, peer=client().peer)
 
     def get_communicator_metadata(self, src_actor: Any, dst_actor: Any, backend: str | None = None) -> TwoSidedCommunicator:
         """Names a new transfer."""
@@ -427,12 +438,12 @@ def register(two_sided: bool = False) -> None:
     else:
         import torch
 
-        _register("tensorlane", Transport, torch.Tensor)
+        _register("tensorlane", Transport, torch.Tensor, _DEVICES)
         if two_sided:
-            _register("tensorlane_two_sided", TwoSidedTransport, torch.Tensor)
-    _register("tensorlane_numpy", NumpyTransport, np.ndarray)
+            _register("tensorlane_two_sided", TwoSidedTransport, torch.Tensor, _DEVICES)
+    _register("tensorlane_numpy", NumpyTransport, np.ndarray, ["cpu"])
     if two_sided:
-        _register("tensorlane_two_sided_numpy", TwoSidedNumpyTransport, np.ndarray)
+        _register("tensorlane_two_sided_numpy", TwoSidedNumpyTransport, np.ndarray, ["cpu"])
 
 
 def register_two_sided() -> None:
@@ -449,9 +460,37 @@ def client() -> Client:
         return _client
 
 
-def _register(name: str, manager: type[TensorTransportManager], data_type: type) -> None:
+def references(ref: ray.ObjectRef, *, timeout: float | None = None) -> list[Reference]:
+    """References of the tensors of an object that goes by `tensorlane` or `tensorlane_numpy`, in the order in which it holds them.
+
+    Any process of the exchange gets the tensors by them, inside of Ray or outside, for as long as Ray has references to the object. It
+    waits up to `timeout` seconds, by default those of TENSORLANE_RAY_DEADLINE, for the task; what that raised is raised here.
+    """
+    seconds = _seconds(DEADLINE, 60.0) if timeout is None else timeout
+    manager = ray._private.worker.global_worker.rdt_manager
+    if not manager.is_managed_object(ref.hex()):
+        remedy = 'call a method with @ray.method(tensor_transport="tensorlane"), or ray.put(tensor, _tensor_transport="tensorlane")'
+        raise Unsupported(f"object {ref.hex()} has no tensors that this process knows of", remedy=remedy)
+    ready, _ = ray.wait([ref], timeout=seconds, fetch_local=False)
+    if not ready:
+        what = f"the task of object {ref.hex()} has not ended within {seconds:g} s"
+        raise Timeout(what, "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
+    meta = manager.wait_for_tensor_transport_metadata(ref.hex(), _TOLD)
+    if meta is None:
+        # The task has failed, and says how.
+        ray.get(ref, timeout=_TOLD)
+        raise Timeout(f"Ray has not told of the tensors of object {ref.hex()}", remedy="ask its owner")
+    if not isinstance(meta, TransportMetadata):
+        known = manager.get_rdt_metadata(ref.hex())
+        backend = "another transport" if known is None else known.tensor_transport_backend
+        what = f"object {ref.hex()} goes by {backend}, whose tensors have no references"
+        raise Unsupported(what, remedy='use tensor_transport="tensorlane"')
+    return [Reference(text) for text in meta.references]
+
+
+def _register(name: str, manager: type[TensorTransportManager], data_type: type, devices: list[str]) -> None:
     try:
-        register_tensor_transport(name, ["cpu"], manager, data_type)
+        register_tensor_transport(name, devices, manager, data_type)
     except ValueError as error:
         if "already registered" not in str(error):
             raise
@@ -459,23 +498,33 @@ def _register(name: str, manager: type[TensorTransportManager], data_type: type)
 
 def _store(tensors: list[Any]) -> tuple[TransportMetadata, list[Stored]]:
     keep = _seconds(KEEP, 0.0, least=0.0)
+    _settle(tensors)
     stored = client().put_many(tensors, ticket=keep or None, deadline=_seconds(DEADLINE, 60.0))
-    shapes, device = _described(tensors)
     references = tuple(str(one.reference) for one in stored)
-    return TransportMetadata(tensor_meta=shapes, tensor_device=device, references=references), stored
+    return TransportMetadata(**_described(tensors), references=references), stored
 
 
-def _described(tensors: list[Any]) -> tuple[list[tuple[Any, Any]], str]:
-    """Shapes and types of tensors, and the kind of device where they are."""
-    device = getattr(tensors[0].device, "type", "cpu") if tensors and hasattr(tensors[0], "device") else "cpu"
-    return [(tensor.shape, tensor.dtype) for tensor in tensors], device
+def _settle(tensors: list[Any]) -> None:
+    """Waits for what was given to the GPUs of tensors, on whichever stream a task did so: they are put from another one."""
+    for device in {tensor.device for tensor in tensors if getattr(tensor, "is_cuda", False)}:
+        import torch
+
+        torch.cuda.synchronize(device)
 
 
-def _given(got: list[Any], meta: TensorTransportMetadata, buffers: list[Any] | None) -> list[Any]:
+def _described(tensors: list[Any]) -> dict[str, Any]:
+    """Shapes and types of tensors, and the kinds of device where they are. Ray takes one for all: a GPU, if any is on one."""
+    devices = tuple(str(getattr(getattr(tensor, "device", None), "type", "cpu")) for tensor in tensors)
+    one = "cuda" if "cuda" in devices else next(iter(devices), "cpu")
+    return {"tensor_meta": [(tensor.shape, tensor.dtype) for tensor in tensors], "tensor_device": one, "devices": devices}
+
+
+def _given(got: list[Any], meta: TransportMetadata | TwoSidedMetadata, buffers: list[Any] | None) -> list[Any]:
     """Turns tensors that were got into what Ray expects."""
     if buffers:
         return [_into(tensor, buffer) for tensor, buffer in zip(got, buffers, strict=True)]
-    return [_as_sent(tensor, dtype) for tensor, (_, dtype) in zip(got, meta.tensor_meta, strict=True)]
+    devices = meta.devices or ("cpu",) * len(got)
+    return [_as_sent(tensor, dtype, device) for tensor, (_, dtype), device in zip(got, meta.tensor_meta, devices, strict=True)]
 
 
 def _into(tensor: Any, buffer: Any) -> Any:
@@ -483,8 +532,21 @@ def _into(tensor: Any, buffer: Any) -> Any:
         return copy_into(tensor, buffer)
 
 
-def _as_sent(tensor: Any, dtype: Any) -> Any:
-    return tensor.numpy() if isinstance(dtype, np.dtype) else tensor.torch()
+def _as_sent(tensor: Any, dtype: Any, device: str) -> Any:
+    """An array or a tensor as it was sent. One of a GPU that is not reached came by the host, and goes to a GPU if there is one here."""
+    if isinstance(dtype, np.dtype):
+        return tensor.numpy()
+    made = tensor.torch()
+    if device != "cuda" or made.is_cuda or not _has_gpu():
+        return made
+    with tensor:
+        return made.cuda()
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _seconds(variable: str, default: float, least: float = 0.001) -> float:

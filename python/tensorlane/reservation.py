@@ -8,7 +8,11 @@ import numpy as np
 
 from . import dtypes, sizes
 from ._tensorlane import Core, Reference, Stored
-from .errors import Error, Invalid
+from .errors import Error, Invalid, Remedies, Unsupported
+
+
+TAKEN = Remedies(NAME_TAKEN="pass replaces=REFERENCE to give the name to the new tensor")
+"""Help where the name of a new tensor is taken."""
 
 
 class Reservation:
@@ -33,9 +37,7 @@ class Reservation:
 
     def torch(self) -> Any:
         """The room as a tensor of torch, to be written."""
-        import torch
-
-        wanted = dtypes.to_torch(self.dtype)
+        torch, wanted = dtypes.torch(), dtypes.to_torch(self.dtype)
         if 0 in self.shape:
             return torch.empty(self.shape, dtype=wanted)
         return torch.frombuffer(self._memory(), dtype=wanted).view(self.shape)
@@ -56,11 +58,11 @@ class Reservation:
         A seal that is refused, for a name that is taken or the like, gives the room up.
         """
         self._held()
-        named, many = None if name is None else sizes.text("the name", name), sizes.whole("uses", uses, sizes.MANY)
-        options = {"name": named, "ticket": ticket, "uses": many, "lease": keep, "checksum": checksum, "deadline": deadline}
-        replaced = replaces.reference if isinstance(replaces, Stored) else replaces
+        times = {"ticket": sizes.seconds("ticket", ticket), "deadline": sizes.seconds("deadline", deadline)}
+        options = {"name": sizes.name(name), "uses": sizes.whole("uses", uses, sizes.MANY), "lease": keep, "checksum": checksum}
         try:
-            stored = self._store({**options, "replaces": replaced})
+            with TAKEN:
+                stored = self._store({**options, **times, "replaces": replaced(replaces)})
         except BufferError as error:
             raise Invalid(str(error), remedy="del the arrays that were made of it, then seal it") from None
         except Error:
@@ -104,4 +106,16 @@ def dtype_of(given: Any) -> str:
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(given, torch.dtype):
         return dtypes.of_torch(given)
-    return dtypes.of_numpy(np.dtype(given))
+    try:
+        read = np.dtype(given)
+    except TypeError as error:
+        raise Unsupported(f"{given!r} is no dtype: {error}", remedy="give one of numpy or torch, or its name, such as float32") from None
+    return dtypes.of_numpy(read)
+
+
+def replaced(given: Reference | Stored | None) -> Reference | None:
+    """The reference of a tensor that is to lose its name."""
+    if given is not None and not isinstance(given, (Reference, Stored)):
+        told = f"replaces is a {type(given).__name__}, and no reference"
+        raise Unsupported(told, remedy="give what put returned, or what client.names() says the name stands for")
+    return given.reference if isinstance(given, Stored) else given

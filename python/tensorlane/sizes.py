@@ -1,4 +1,4 @@
-"""Whole numbers, shapes and names as callers give them: checked before they reach the native half."""
+"""Numbers, times, shapes and names as callers give them: checked before they reach the native half."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def whole(what: str, given: Any, most: int = _MOST) -> int:
     return number
 
 
+def seconds(what: str, given: Any) -> float | None:
+    """A time; None where nothing is said."""
+    if given is None or type(given) in (int, float):
+        return given
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__float__"):
+        raise Unsupported(f"{what} is {_told(given)}, and no number of seconds", remedy="give a number, such as 60 or 0.5")
+    return float(given)
+
+
 def shape_of(given: Any, what: str = "the shape") -> tuple[int, ...]:
     """A shape: one whole number, or several."""
     if hasattr(given, "__index__") and getattr(given, "ndim", 0) == 0:
@@ -45,6 +54,29 @@ def text(what: str, given: Any) -> str:
     except UnicodeEncodeError:
         raise Invalid(f"{what} {_told(given)} has half of a surrogate pair", remedy="give whole characters") from None
     return given
+
+
+def name(given: Any) -> str | None:
+    """A name of a tensor; None where it has none."""
+    if given == "":
+        raise Invalid("the name is empty", remedy="leave it out for a tensor without a name")
+    return None if given is None else text("the name", given)
+
+
+def texts(what: str, given: Any) -> list[str]:
+    """Several texts. A lone one, whose characters would be taken for them, is refused."""
+    if isinstance(given, (str, bytes)):
+        raise Unsupported(f"{what} is the one text {_told(given)}, and a list is asked for", remedy=f"give [{_told(given)}]")
+    try:
+        several = list(given)
+    except TypeError:
+        raise Unsupported(f"{what} is {_told(given)}, and no list of texts", remedy="give a list of str") from None
+    return [text(f"{what}[{at}]", one) for at, one in enumerate(several)]
+
+
+def patterns(what: str, given: Any) -> list[str] | None:
+    """Patterns of names of peers; None where nothing is said."""
+    return None if given is None else texts(what, given)
 
 
 def _told(given: Any) -> str:

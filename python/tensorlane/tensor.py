@@ -150,10 +150,8 @@ class Tensor(Memory):
 
 def torch_of(dtype: str, capsule: Callable[[bool], Any]) -> Any:
     """A tensor of torch over a capsule of DLPack. It is asked for floats of 8 bits as plain bytes, since torch reads these alone."""
-    import torch.utils.dlpack
-
     bits = dtype.startswith("f8_")
-    made = torch.utils.dlpack.from_dlpack(capsule(bits))
+    made = dtypes.torch().from_dlpack(capsule(bits))
     return made.view(dtypes.to_torch(dtype)) if bits else made
 
 

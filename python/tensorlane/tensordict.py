@@ -24,6 +24,7 @@ from multiprocessing import util
 from typing import Any, Iterator, Mapping, Sequence
 
 from . import dtypes, opaque
+from . import sizes as checking
 from . import rows as selecting
 from . import values as preparing
 from .client import Client, connect, default
@@ -82,7 +83,7 @@ class MemoryMappedTensor:
         given = shape if shape is not None else size[0] if len(size) == 1 and not isinstance(size[0], int) else size
         sizes = [int(one) for one in given]
         _at_least_one(sizes, "the tensor")
-        options = {"name": name, "client": client, "writers": writers}
+        options = _options(name, client, writers)
         return cls(sizes, dtype or torch.get_default_dtype(), None, device, options)
 
     zeros = empty
@@ -99,7 +100,7 @@ class MemoryMappedTensor:
     ) -> MemoryMappedTensor:
         """A copy of a tensor."""
         _at_least_one(tensor.shape, "the tensor")
-        options = {"name": name, "client": client, "writers": writers}
+        options = _options(name, client, writers)
         whole = _filled({_KEY: tensor}, int(tensor.shape[0]), options)
         return _of(whole[_KEY], device)
 
@@ -219,7 +220,7 @@ class MemoryMappedTensorDict:
                 raise Invalid(f"{key} has shape {list(leaf.shape)} and the batch {list(self.batch_size)}", remedy="begin it so")
             if isinstance(leaf, MemoryMappedTensor) and leaf._view is None and leaf._is_configured():
                 raise Invalid(f"{key} has a name, a client or writers of its own", remedy="give them to the dict, whose set it is in")
-        options = {"name": name, "client": client, "writers": writers}
+        options = _options(name, client, writers)
         self.set = _filled(leaves, int(self.batch_size[0]), options)
         for key, leaf in leaves.items():
             if isinstance(leaf, MemoryMappedTensor) and leaf._view is None:
@@ -427,6 +428,10 @@ def _unpickled(reference: str, key: str, device: str | None) -> MemoryMappedTens
 
 def _unpickled_dict(reference: str, path: tuple[str, ...], batch: tuple[int, ...], device: str | None) -> MemoryMappedTensorDict:
     return _dict_over(MutableSet(reference), path, batch, device)
+
+
+def _options(name: str | None, client: Client | None, writers: Sequence[str]) -> dict[str, Any]:
+    return {"name": name, "client": client, "writers": tuple(checking.texts("writers", writers))}
 
 
 def _made(layout: dict[str, Any], rows: int, options: dict[str, Any]) -> MutableSet:

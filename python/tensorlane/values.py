@@ -187,12 +187,15 @@ def _same(key: str, leaf: Leaf, dtype: str, given: Sequence[int], shape: tuple[i
     fits = len(given) <= len(shape) and all(
         size in (1, due) for size, due in zip(reversed(tuple(given)), reversed(shape), strict=False)
     )
-    if dtype != leaf.dtype or not fits:
-        raise _mismatch(key, f"{key} is given as {dtype}{list(given)}, and these rows are {leaf.dtype}{list(shape)}")
+    told = f"{key} is given as {dtype}{list(given)}, and these rows are {leaf.dtype}{list(shape)}"
+    if dtype != leaf.dtype:
+        raise _mismatch(key, told)
+    if not fits:
+        raise Invalid(told, "SET_MISMATCH", {"key": key}, remedy="give as many rows as are written, each of the shape of the leaf")
 
 
 def _mismatch(key: str, message: str) -> Invalid:
-    """The error about an array that is not of the type or shape of its leaf."""
+    """The error about an array that is not of the type of its leaf."""
     return Invalid(message, "SET_MISMATCH", {"key": key}, remedy="convert the array first: types are never converted in silence")
 
 

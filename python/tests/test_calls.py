@@ -219,3 +219,91 @@ def test_an_exception_travels_with_all_that_is_known_of_it(kind, again):
     other.details["pipe"] = "8"
     assert error.details == {"pipe": "7"} or again is copy.copy
     assert again(kind("plain")).delivered is None
+
+
+@pytest.mark.parametrize(
+    "call, kind, told, helps",
+    [
+        (lambda client: client.get("x", wait="60"), TypeError, "wait is '60'", "number"),
+        (lambda client: client.get("x", deadline=b"1"), TypeError, "deadline is b'1'", "number"),
+        (lambda client: client.put(np.ones(1), ticket="60"), TypeError, "ticket is '60'", "number"),
+        (lambda client: client.put(np.ones(1), "x", replaces="k"), TypeError, "replaces is a str", "client.names()"),
+        (lambda client: client.put(np.ones(1), ""), ValueError, "empty", "leave it out"),
+        (lambda client: client.put_many({"": np.ones(1)}), ValueError, "empty", "leave it out"),
+        (lambda client: client.empty(3, "flt"), TypeError, "'flt' is no dtype", "float32"),
+        (lambda client: client.open_set("x", wait="1"), TypeError, "wait is '1'", "number"),
+        (lambda client: client.channel_reader("x", wait="1"), TypeError, "wait is '1'", "number"),
+        (lambda client: client.connect_pipe("x", wait="1"), TypeError, "wait is '1'", "number"),
+        (lambda client: tensorlane.Sidecar(settings={"node.directory": "/tmp"}), ValueError, "node.directory", "TENSORLANE_NODE_DIRECTORY"),
+        (
+            lambda client: tensorlane.Sidecar(settings={"limits.setJournalBytes": "1"}),
+            ValueError,
+            "limits.setJournalBytes",
+            "TENSORLANE_LIMITS_SET_JOURNAL_BYTES",
+        ),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_named_with_what_to_give(client, call, kind, told, helps):
+    with pytest.raises(tensorlane.Error) as caught:
+        call(client)
+    assert isinstance(caught.value, kind) and told in caught.value.message and helps in caught.value.remedy
+
+
+def test_help_with_what_is_not_there_is_for_how_it_was_asked(client, tmp_path):
+    def remedy(call):
+        with pytest.raises(tensorlane.Error) as caught:
+            call()
+        return caught.value.remedy or ""
+
+    gone = client.put(np.ones(1))
+    gone.release()
+    client.flush()
+    assert "wait=SECONDS" in remedy(lambda: client.get("no/such"))
+    assert "within 0.1 s" in remedy(lambda: client.get("no/such", wait=0.1))
+    assert "hold what put returned" in remedy(lambda: client.get(gone.reference)) and "wait" not in remedy(lambda: client.get(gone))
+    assert "client.mutable_sets()" in remedy(lambda: client.open_set("nosuch"))
+    assert "wait" not in remedy(lambda: client.unname("no/such"))
+    with client.channel_writer("help") as writer:
+        assert "wait" not in remedy(lambda: writer.evict(99))
+        assert "replaces" not in remedy(lambda: client.channel_writer("help"))
+    path = tmp_path / "one.safetensors"
+    with client.put(np.ones(1), "help/a", keep=True):
+        client.get_file("help", path)
+        assert "replace=True" in remedy(lambda: client.put_file(path, "help"))
+    assert " -" not in remedy(lambda: client.get_file("no/such", path))
+    client.unname("help/a")
+
+
+def test_help_with_a_shape_and_with_a_type_of_rows_differs(client):
+    rows = client.create_set("help/rows", 4, {"x": ("float32", (2,))})
+    with pytest.raises(tensorlane.Invalid, match="SET_MISMATCH") as caught:
+        rows[[0, 1]] = {"x": np.ones((3, 2), np.float32)}
+    assert "as many rows" in caught.value.remedy
+    with pytest.raises(tensorlane.Invalid, match="SET_MISMATCH") as caught:
+        rows[[0, 1]] = {"x": np.ones((2, 2))}
+    assert "convert" in caught.value.remedy
+    client.drop_set("help/rows")
+
+
+def test_an_arena_is_a_number_of_bytes_or_a_text():
+    with tensorlane.local(arena=64 << 20) as client:
+        assert client.status().arena_bytes == 64 << 20
+
+
+def test_torch_that_is_not_installed_is_said_with_what_to_do():
+    script = """
+import sys
+import importlib.abc
+class Without(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Without())
+import numpy, tensorlane
+with tensorlane.local(arena="64Mi") as client:
+    try:
+        client.get(client.put(numpy.ones(2))).torch()
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    assert "pip install torch" in said(python(script))

@@ -470,3 +470,33 @@ def test_the_doctor_tells_of_gpus(workers):
     worker("from tensorlane.doctor import _lines; found = tensorlane.doctor(quiet=True)")
     assert "shares no memory" in worker("found['missing'][0]")
     assert worker("len(_lines(found)) <= 20") is True
+
+
+def test_rays_transport_puts_what_is_on_a_gpu_there_and_frees_it(node, workers):
+    pytest.importorskip("ray")
+    with workers(TENSORLANE_RAY_DEADLINE="20") as maker, workers() as reader:
+        maker(
+            """
+import types, tensorlane.ray
+class Tensor:
+    # What Ray's transport asks of a tensor of torch, which here has no GPU.
+    dtype, device = "float32", types.SimpleNamespace(type="cuda")
+    def __init__(self, array): self.array, self.shape = array, array.shape
+    def __dlpack_device__(self): return self.array.__dlpack_device__()
+    def __dlpack__(self, **how): return self.array.__dlpack__(**how)
+driver = Driver()
+manager = tensorlane.ray.Transport()
+meta = manager.extract_tensor_transport_metadata("a", [Tensor(Array(driver, VALUES))])
+""".replace("VALUES", VALUES)
+        )
+        assert maker("[meta.tensor_device, list(meta.devices)]") == ["cuda", ["cuda"]]
+        reference = maker("meta.references[0]")
+        reader(f"t = client.get({reference!r})")
+        assert reader("[t.device, t.route]") == ["cuda:0", "cuda_ipc"]
+        assert reader(f"bool((t.numpy(copy=True) == {VALUES}).all())") is True
+        reader("del t")
+        maker("out = np.zeros((12, 5), np.float32); manager.recv_multiple_tensors('a', meta, manager.get_communicator_metadata(None, None), [out])")
+        assert maker(f"bool((out == {VALUES}).all())") is True
+        maker("manager.garbage_collect('a', meta, []); client.flush()")
+        with tensorlane.connect(node.directory) as client:
+            until("it is freed", lambda: client.status().tensors == 0)

@@ -16,19 +16,20 @@ from conftest import PATIENCE
 
 grpc = pytest.importorskip("grpc")
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
+DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
-def program(word: str) -> str:
+def program(word: str, document: str) -> str:
     """The program of the document that has that word."""
-    (found,) = (code for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "import grpc" in code and word in code)
+    text = (DOCUMENTS / document).read_text()
+    (found,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import grpc" in code and word in code)
     return found
 
 
-def printed(word: str, sidecar: tensorlane.Sidecar, directory: Path) -> list[str]:
+def printed(word: str, sidecar: tensorlane.Sidecar, directory: Path, document: str = "python.md") -> list[str]:
     """Runs the program of the document that has that word, beside a sidecar; its lines."""
     file = directory / "program.py"
-    file.write_text(program(word))
+    file.write_text(program(word, document))
     ran = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, env={"TENSORLANE_SOCKETS": sidecar.directory}
     )
@@ -38,6 +39,33 @@ def printed(word: str, sidecar: tensorlane.Sidecar, directory: Path) -> list[str
 
 def test_the_program_of_a_channel_writes_and_reads_and_ends(sidecar, client, tmp_path):
     assert printed("ChannelWrite", sidecar, tmp_path) == ["0 [6]", f"1 [{3 << 20}]"]
+
+
+def test_the_program_of_a_set_writes_and_reads_rows(sidecar, client, tmp_path):
+    assert printed("SetCommit", sidecar, tmp_path, "sets.md") == ["ts1", "1", "0", "2 [3] (2.0, 3.0, 0.0)"]
+
+
+def test_streams_read_and_write_rows_of_a_set_of_the_package(sidecar, client):
+    from tensorlane.v1 import set_pb2 as sets, workload_pb2_grpc
+
+    replay = client.create_set("grpc/rows", 100, {"obs": ("float32", (300, 100)), "done": ("bool", ())})
+    array = numpy.arange(2 * 30_000, dtype=numpy.float32).reshape(2, 300, 100)
+    replay[[3, 98]] = {"obs": array, "done": numpy.array([True, False])}
+    options = [("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(f"unix://{sidecar.directory}/grpc.sock", options) as channel:
+        stub = workload_pb2_grpc.TensorlaneStub(channel)
+        request = sets.SetReadRequest(set=replay.reference, keys=["obs"])
+        request.rows.rows.indices.extend([98, 3])
+        answers = stub.SetRead(request, timeout=PATIENCE)
+        head = next(answers).head
+        assert (head.version, list(head.leaves[0].descriptor.shape)) == (1, [2, 300, 100])
+        assert b"".join(answer.bytes.data for answer in answers) == array[::-1].tobytes()
+        place = sets.SetCommitHead(set="grpc/rows", keys=["done"], expects_version=1)
+        place.rows.ranges.dimensions.add(start=10, stop=20, step=3)
+        chunks = [sets.SetCommitChunk(head=place), sets.SetCommitChunk(bytes=sets.SetBytes(data=b"\1" * 4))]
+        assert stub.SetCommit(iter(chunks), timeout=PATIENCE).version == 2
+    assert numpy.flatnonzero(replay["done"][0:30].numpy()).tolist() == [3, 10, 13, 16, 19]
+    client.drop_set("grpc/rows")
 
 
 def test_a_stream_reads_what_the_package_writes(sidecar, client):

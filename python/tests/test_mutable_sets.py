@@ -39,6 +39,44 @@ def filled(client, name):
     return replay, array
 
 
+def test_a_set_is_waited_for_by_its_name(client, name):
+    made = []
+
+    def make():
+        made.append(client.create_set(name, ROWS, {"label": ("uint8", ())}))
+
+    with pytest.raises(tensorlane.NotFound) as absent:
+        client.open_set(name, wait=0.05)
+    assert absent.value.details["waited_ms"] == "50"
+    maker = threading.Timer(0.1, make)
+    maker.start()
+    found = client.open_set(name, wait=60.0)
+    maker.join()
+    assert found.reference == made[0].reference
+
+
+def test_a_snapshot_is_a_sealed_set_that_later_commits_do_not_change(client, filled, name):
+    replay, array = filled
+    snapshot = replay.snapshot(keep=1)
+    assert (snapshot.name, snapshot.version, snapshot.set_version) == (name, 1, 1)
+    replay["obs"] = array + 1
+    with client.get_set(snapshot.reference) as got:
+        assert np.array_equal(got["obs"].numpy(), array) and got["next", "reward"].numpy().sum() == 0
+    client.unname(name, f"{name}@1")
+
+
+def test_a_set_goes_into_a_safetensors_file_and_comes_back_from_it(client, filled, name, tmp_path):
+    replay, array = filled
+    path = tmp_path / "rows.safetensors"
+    assert client.save_set(replay, path) == 1
+    published = client.publish_file(path, f"{name}-file", checksum=True)
+    with client.get_set(published) as got:
+        assert np.array_equal(got["obs"].numpy(), array) and got["next.reward"].numpy().shape == (ROWS,)
+    assert client.save_set(published, tmp_path / "rows") == published.version
+    assert np.array_equal(TensorDict.load_memmap(tmp_path / "rows")["obs"].numpy(), array)
+    client.unname(f"{name}-file", f"{name}-file@1")
+
+
 MASK = np.arange(ROWS) % 7 == 3
 
 INDICES = {

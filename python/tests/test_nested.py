@@ -8,7 +8,10 @@ import concurrent.futures
 import enum
 import gc
 import math
+import os
+import random
 import time
+import tracemalloc
 from types import MappingProxyType
 
 import cbor2
@@ -481,3 +484,65 @@ def test_pipes_of_asyncio_carry_the_same_values(sidecar, name):
             return told
 
     assert asyncio.run(main()) == ([0, 1, 2], 1)
+
+
+MUTATED = 3_000
+"""Mutated trees of one run."""
+
+HEADS = (b"\x9a\xff\xff\xff\xff", b"\xbb" + b"\x7f" * 8, b"\x5b" + b"\xff" * 8, b"\x81", b"\xd8\x1d", b"\xf9\x7e\x00")
+"""Beginnings of lists, maps and bytes that announce more than there is, of a list in a list, a shared reference and no number."""
+
+
+def mutated(tree: bytes, others: list[bytes], dice: random.Random) -> bytes:
+    """A tree that one to four mutations made of one that is read."""
+    data = bytearray(tree)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(data) + 1)
+        end = min(len(data), at + dice.randrange(9))
+        match dice.randrange(6):
+            case 0:
+                data[at:at] = dice.randbytes(dice.randint(1, 9))
+            case 1:
+                del data[at:end]
+            case 2:
+                data[at:at] = data[at:end] * dice.choice((2, 20, 2_000))
+            case 3:
+                other = dice.choice(others)
+                data[at:end] = other[dice.randrange(len(other)) :][: dice.randrange(40)]
+            case 4 if at < len(data):
+                data[at] ^= 1 << dice.randrange(8)
+            case _:
+                data[at : at + 1] = dice.choice(HEADS)
+    return bytes(data[: 64 << 10])
+
+
+def test_mutated_trees_are_values_or_damaged_within_their_memory():
+    """TENSORLANE_FUZZ_SEED=7 repeats one of them."""
+    array = np.arange(6, dtype="f4").reshape(2, 3)
+    values = [{"a": [1, 2.5, None, "x"], 7: b"y", "t": (True, -1)}, [array, {"deep": [[[array]]]}], np.float32(3), {2**64 - 1: (), "": {}}]
+    corpus = [trees.encode(value, pickles=False, most=1 << 20) for value in values]
+    corpus = [(tree, [array] * len(found)) for tree, found in corpus]
+    asked = os.environ.get("TENSORLANE_FUZZ_SEED")
+    taken = 0
+    tracemalloc.start()
+    try:
+        for seed in range(MUTATED) if asked is None else [int(asked)]:
+            dice = random.Random(seed)
+            tree, found = dice.choice(corpus)
+            tree = mutated(tree, [tree for tree, _ in corpus], dice)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            try:
+                value = trees.decode(tree, found, pickles=False, where="it")
+            except tensorlane.Error as error:
+                assert error.reason in ("MESSAGE_DAMAGED", "UNSUPPORTED") or isinstance(error, tensorlane.Unsupported), (seed, error)
+                value = None
+            else:
+                taken += 1
+            took = tracemalloc.get_traced_memory()[1] - before
+            assert took <= 300 * len(tree) + (1 << 18), (seed, took, len(tree))
+            again, arrays = trees.encode(value, pickles=False, most=1 << 20)
+            assert repr(trees.decode(again, [array] * len(arrays), pickles=False, where="it")) == repr(value), seed
+    finally:
+        tracemalloc.stop()
+    assert asked is not None or taken > MUTATED // 100, taken

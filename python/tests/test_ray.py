@@ -27,6 +27,7 @@ import gc
 import json
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -147,6 +148,17 @@ def actor_class(lane):
         def sum_from(self, other, count):
             return ray.get(other.make.remote(count))["weights"].sum().item()
 
+        def sum_of(self, reference):
+            return transport.client().get(reference).torch().sum().item()
+
+        def references_of(self, refs):
+            return [reference.shape for reference in transport.references(refs[0])]
+
+        @ray.method(tensor_transport="tensorlane")
+        def fail(self, seconds):
+            time.sleep(seconds)
+            raise ValueError("on purpose")
+
         def pid(self):
             return os.getpid()
 
@@ -229,6 +241,60 @@ def test_metadata_extend_those_of_ray_and_survive_pickling(lane):
     assert len(pickle.dumps(meta)) < 600
     comm = transport.Transport().get_communicator_metadata(None, None, "TENSORLANE")
     assert pickle.loads(pickle.dumps(comm)) == comm and isinstance(comm, ray.experimental.CommunicatorMetadata)
+
+
+OUTSIDE = """
+import sys, numpy, tensorlane
+with tensorlane.connect() as client:
+    for text in sys.argv[1:]:
+        print(client.get(text).numpy().sum())
+    stored = client.put(numpy.arange(10, dtype="f4"))
+    print(stored.reference, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_process_outside_ray_gets_what_an_actor_returned_and_actors_get_what_it_put(lane, own):
+    """The same references inside and outside."""
+    maker, taker = own
+    made, arrays = maker.make.remote(1000), maker.make_array.remote(7)
+    given = maker.give.remote({"b": torch.ones(2), "a": [torch.zeros(3), torch.full((4,), 2.0)]})
+    (reference,), (array,) = transport.references(made), transport.references(arrays, timeout=30)
+    assert (reference.shape, reference.dtype, array.shape) == ((1000,), "f32", (7,))
+    assert [one.shape for one in transport.references(given)] == [(2,), (3,), (4,)]
+    outside = python(OUTSIDE, str(reference), str(array), TENSORLANE_SOCKETS=lane.directory)
+    assert [outside.stdout.readline().strip() for _ in range(2)] == ["499500.0", "21"]
+    put = tensorlane.Reference(outside.stdout.readline().strip())
+    assert ray.get(taker.sum_of.remote(put)) == 45.0
+    assert ray.get(taker.sum_of.remote(reference)) == 499500.0
+    assert ray.get(taker.references_of.remote([ray.put(torch.ones(5), _tensor_transport="tensorlane")])) == [(5,)]
+    said(outside, "done\n")
+    del made, arrays, given
+    empty(lane)
+    with pytest.raises(tensorlane.NotFound):
+        lane.get(reference)
+
+
+def test_references_of_what_has_none_say_why(lane, own):
+    maker, _ = own
+    with pytest.raises(tensorlane.Unsupported, match="no tensors that this process knows of.*\n.*ray.method"):
+        transport.references(ray.put(1))
+    with pytest.raises(tensorlane.Unsupported, match="goes by TENSORLANE_TWO_SIDED"):
+        transport.references(maker.hold.remote(3))
+    with pytest.raises(tensorlane.Timeout, match="has not ended within 0.1 s"):
+        transport.references(maker.fail.remote(5.0), timeout=0.1)
+    with pytest.raises(ray.exceptions.RayTaskError, match="on purpose"):
+        transport.references(maker.fail.remote(0.0))
+    assert transport.references(maker.give.remote(7)) == []
+
+
+def test_tensors_of_the_host_and_of_gpus_are_registered(lane):
+    """Arrays of numpy lie on the host alone."""
+    from ray.experimental.rdt.util import device_match_transport
+
+    for name in ("TENSORLANE", "TENSORLANE_TWO_SIDED"):
+        assert device_match_transport("cpu", name) and device_match_transport("cuda", name)
+    assert device_match_transport("cpu", "TENSORLANE_NUMPY") and not device_match_transport("cuda", "TENSORLANE_NUMPY")
 
 
 def test_registering_again_changes_nothing(lane):

@@ -41,6 +41,50 @@ def manager(lane):
     return transport.Transport()
 
 
+def test_what_was_sent_from_a_gpu_comes_to_one_where_there_is_one(lane, manager, monkeypatch):
+    """Over pretended GPUs: what is asked of torch. With real ones: python/tests/gpu."""
+
+    class OnGpu:
+        """A tensor that came by the host, and the copy that was made of it."""
+
+        is_cuda, released = False, 0
+
+        def torch(self):
+            return self
+
+        def cuda(self):
+            return "on the GPU"
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.released += 1
+
+    came = OnGpu()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert transport._as_sent(came, torch.float32, "cuda") == "on the GPU" and came.released == 1
+    assert transport._as_sent(came, torch.float32, "cpu") is came and came.released == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert transport._as_sent(came, torch.float32, "cuda") is came and came.released == 1, "its arrays hold it"
+
+
+def test_tensors_of_an_object_say_each_where_they_are(lane, manager):
+    class Cuda(torch.Tensor):
+        device = torch.device("cuda:1")
+
+    mixed = [torch.ones(2), torch.ones(3).as_subclass(Cuda)]
+    described = transport._described(mixed)
+    assert (described["tensor_device"], described["devices"]) == ("cuda", ("cpu", "cuda"))
+    assert transport._described([])["tensor_device"] == "cpu"
+    meta = manager.extract_tensor_transport_metadata("old", [torch.arange(3)])
+    # As one of a release before has it.
+    meta.devices = ()
+    (got,) = manager.recv_multiple_tensors("old", meta, manager.get_communicator_metadata(None, None))
+    assert got.tolist() == [0, 1, 2]
+    manager.garbage_collect("old", meta, [])
+
+
 def test_a_retry_of_a_task_stores_nothing_again(lane, manager):
     """S0.5: idempotent for an object, from several threads at once."""
     got = []

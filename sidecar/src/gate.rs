@@ -101,6 +101,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::SetOpen
         | Verb::SetRead
         | Verb::SetCommit
+        | Verb::SetSnapshot
         | Verb::PipeListen
         | Verb::PipeConnect
         | Verb::PipeAccept

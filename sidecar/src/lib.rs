@@ -32,3 +32,8 @@ pub mod store;
 pub mod sums;
 pub mod threads;
 pub mod workers;
+
+/// Measures what decoders take of the heap.
+#[cfg(test)]
+#[global_allocator]
+static METERING: tensorlane_memory::heap::MeteringAllocator = tensorlane_memory::heap::MeteringAllocator;

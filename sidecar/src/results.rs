@@ -74,6 +74,7 @@ single! {
     FillResponse ListResponse WatchResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
     PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
     StageResponse SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
+    SetSnapshotResponse
 }
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {

@@ -2,7 +2,7 @@
 //
 // What it proves: that we call the driver in the order and with the values that it wants, that descriptors go where they should,
 // that memory lives and dies as it should, and that refusals are understood. What it proves nothing of: speed of anything,
-// what a real driver does, coherence, more than one context, namespaces, MIG, MPS. No figure may come from it.
+// what a real driver does, coherence, more than one context, namespaces, how a real GPU is split (MIG), MPS. No figure may come from it.
 //
 // It refuses what the driver refuses: a call before cuInit (3), work without a current context (201), sizes that are not the
 // granularity's and unknown handles, addresses and properties (1), devices that it does not see (101), copies from or to what is
@@ -14,6 +14,8 @@
 // The environment tells it what to be:
 //   FAKE_CUDA_DEVICES=N    devices that are seen; 1 unless said
 //   FAKE_CUDA_FIRST=N      the first of them, as CUDA_VISIBLE_DEVICES would say; 0 unless said
+//   FAKE_CUDA_SLICE=N      the one device is slice N of a GPU that is split (MIG): it has a UUID of its own, and no other slice takes
+//                          its memory
 //   FAKE_CUDA_MEMORY=N     bytes of memory of each device that this process may have; 8 GiB unless said
 //   FAKE_CUDA_NO_VMM=1     devices without virtual memory management
 //   FAKE_CUDA_FAIL=F:C     the function F answers C
@@ -67,7 +69,9 @@ static int fails(const char *function) {
 }
 
 static int count(void) { return (int)setting("FAKE_CUDA_DEVICES", 1); }
-static int first(void) { return (int)setting("FAKE_CUDA_FIRST", 0); }
+static int slice(void) { return (int)setting("FAKE_CUDA_SLICE", -1); }
+// Slices have numbers that no whole GPU has.
+static int first(void) { return slice() < 0 ? (int)setting("FAKE_CUDA_FIRST", 0) : 128 + slice(); }
 
 #define BEGIN                                       \
   do {                                              \
@@ -130,7 +134,7 @@ int cuDeviceGetName(char *name, int length, int device) {
 
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
   BEGIN; ON(device);
-  memcpy(uuid, "fake-gpu-memory", 15);
+  memcpy(uuid, slice() < 0 ? "fake-gpu-memory" : "fake-gpu-slice-", 15);
   uuid[15] = (unsigned char)(first() + device);
   return OK;
 }

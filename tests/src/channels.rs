@@ -37,6 +37,7 @@ pub fn read_all(mut reader: ChannelReader, mut next: u64, check: impl Fn(&Messag
                 assert_eq!(next, after);
                 missed += dropped;
             }
+            Read::Epoch { .. } => panic!("no other channel was asked for"),
             Read::End(end) => {
                 assert_eq!(end, End::Finished);
                 return (got, missed);

@@ -25,6 +25,7 @@ pub mod process;
 pub mod proxy;
 pub mod raw;
 pub mod refused;
+pub mod set_streams;
 pub mod sidecar;
 pub mod soak;
 pub mod standstill;

@@ -8,6 +8,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::tensorlane_client::TensorlaneClient;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
@@ -86,6 +87,33 @@ impl Grpc {
         Self { runtime, client }
     }
 
+    /// A client of this connection.
+    #[must_use]
+    pub fn client(&self) -> TensorlaneClient<Channel> {
+        self.client.clone()
+    }
+
+    /// Waits for a call of that client, or for one more message of it.
+    pub fn wait<T>(&self, call: impl Future<Output = T>) -> T {
+        let in_time = async { tokio::time::timeout(PATIENCE, call).await };
+        self.runtime.block_on(in_time).expect("an answer comes")
+    }
+
+    /// Begins a call of that client beside others.
+    pub fn spawn<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(call)
+    }
+
+    /// Sends all messages of a stream of puts.
+    ///
+    /// # Errors
+    /// Errors of the call.
+    pub fn put(&self, chunks: Vec<v1::PutChunk>) -> Result<v1::PutResponse, tonic::Status> {
+        let mut client = self.client.clone();
+        let answer = self.runtime.block_on(client.put(tokio_stream::iter(chunks)));
+        answer.map(tonic::Response::into_inner)
+    }
+
     /// Makes a channel and writes it.
     pub fn writes(&self, open: v1::ChannelOpen) -> StreamWriter<'_> {
         let (steps, requests) = mpsc::unbounded_channel();
@@ -143,7 +171,7 @@ impl Grpc {
 /// A channel of that name and policy, of four slots of so many bytes.
 pub fn channel(name: &str, slot_bytes: u64, policy: v1::ChannelPolicy) -> v1::ChannelOpen {
     let name = name.to_owned();
-    let spec = v1::ChannelSpec { name, slots: 4, slot_bytes, readers_max: 0, policy: policy.into() };
+    let spec = v1::ChannelSpec { name, slots: 4, slot_bytes, policy: policy.into(), ..Default::default() };
     v1::ChannelOpen { spec: Some(spec), ..Default::default() }
 }
 
@@ -220,6 +248,18 @@ impl StreamReader<'_> {
             }
         }
         Came::Message(message.sequence, parts)
+    }
+
+    /// Reason for which the stream ends, whatever comes before.
+    pub fn failure(mut self) -> String {
+        loop {
+            let next = async { tokio::time::timeout(PATIENCE, self.answers.message()).await };
+            match self.grpc.runtime.block_on(next).expect("an answer comes") {
+                Ok(Some(_)) => {}
+                Ok(None) => return String::new(),
+                Err(status) => return reason_of(&status),
+            }
+        }
     }
 
     /// The next message, which is of plain bytes.
@@ -319,10 +359,7 @@ impl StreamPipe<'_> {
             match self.answer() {
                 Ok(Some(_)) => {}
                 Ok(None) => return String::new(),
-                Err(status) => {
-                    let details = tonic_types::StatusExt::get_details_error_info(&status);
-                    return details.map(|info| info.reason).unwrap_or_default();
-                }
+                Err(status) => return reason_of(&status),
             }
         }
     }
@@ -367,4 +404,11 @@ pub fn play_role() {
     println!("attached");
     // Killed here.
     while !matches!(reader.event(), Came::End(_)) {}
+}
+
+/// Reason that a status gives; empty where it gives none.
+#[must_use]
+pub fn reason_of(status: &tonic::Status) -> String {
+    let details = tonic_types::StatusExt::get_details_error_info(status);
+    details.map(|info| info.reason).unwrap_or_default()
 }

@@ -11,6 +11,10 @@ use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 
 const MIB: u64 = 1 << 20;
 
+/// Bounds of the file system of an exchange on a node, in whose directory its sidecars find each other.
+const BYTES: u64 = MIB;
+const FILES: u64 = 32;
+
 /// Path at which a sidecar sees the directory of its node.
 const NODE_DIRECTORY: &str = "/run/tensorlane-node";
 
@@ -29,10 +33,11 @@ impl Directories {
         let this = Self { volume: format!("tensorlane-{name}-default"), makers };
         let listed = [("namespace", name), ("name", "default"), ("claim", "true")];
         let listed = listed.map(|(key, value)| format!("--set=sameNode.exchanges[0].{key}={value}"));
-        let workload = image("workload");
-        let (repository, _) = workload.rsplit_once(':').expect("an image has a tag");
-        let from = format!("--set=sameNode.image.repository={repository}");
-        let settings = [&from, &listed[0], &listed[1], &listed[2]].map(String::as_str);
+        let operator = image("operator");
+        let (repository, _) = operator.rsplit_once(':').expect("an image has a tag");
+        let from = format!("--set=image.repository={repository}");
+        let bounds = format!("--set=sameNode.bytes={}Mi,sameNode.files={FILES}", BYTES / MIB);
+        let settings = [&from, &bounds, &listed[0], &listed[1], &listed[2]].map(String::as_str);
         let chart = folder().display().to_string();
         let template = ["helm", "--namespace", this.makers.name(), "template", RELEASE, &chart];
         // The oldest Kubernetes that the chart takes; nothing of this part depends on it.
@@ -97,6 +102,51 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     // What is mapped outlives the sidecar that gave it.
     owner.kill_sidecar();
     assert_eq!(same.ask("verify", "intact"), "1");
+}
+
+/// A pod that mounts the claim makes as many files as it can, and writes as many bytes.
+#[test]
+fn whoever_fills_the_directory_costs_the_exchange_its_shm_alone_and_is_told() {
+    let exchange = Exchange::with("{sameNode: claim}");
+    let _directories = Directories::of(&exchange);
+    exchange.apply(&format!(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: filler
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: {image}
+    command: [sh, -c, 'exec sleep 100000']
+    volumeMounts: [{{name: node, mountPath: /node}}]
+  volumes: [{{name: node, persistentVolumeClaim: {{claimName: tensorlane-default}}}}]
+",
+        node = NODES[0],
+        image = image("workload"),
+    ));
+    exchange.kubectl(&["wait", "--for=condition=Ready", "pod/filler", "--timeout=120s"]);
+    let fill = "dd if=/dev/zero of=/node/large bs=4096 2>/dev/null; n=0; while touch /node/$n 2>/dev/null; do n=$((n+1)); done; \
+                stat -c %s /node/large; ls /node | wc -l";
+    let told = exchange.shell("filler", "main", fill);
+    let found: Vec<u64> = told.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    // The directory itself is one of the files.
+    assert_eq!(found, [BYTES, FILES - 1], "{told}");
+    let [mut owner, mut same] =
+        ["owner", "same"].map(|name| Pod::start(&exchange, name, &PodOptions::on(NODES[0])));
+    exchange.await_peers(2);
+    let reference = owner.ask(&format!("store {MIB} 1"), "stored");
+    assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "tcp", "bytes travel");
+    let log = exchange.kubectl(&["logs", "same", "--container=tensorlane"]);
+    assert!(
+        log.contains("no socket in the node's directory") && log.contains("No space left on device"),
+        "{log}"
+    );
+    owner.ask("drop", "dropped 1");
+    exchange.shell("filler", "main", "rm -f /node/[0-9]*");
+    eventually("there is room, and they meet", || shared(&mut owner, &mut same, MIB));
 }
 
 #[test]

@@ -36,8 +36,7 @@ const PEERS: &str = "TENSORLANE_BENCH_PEERS";
 const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
 
 /// Kinds of rows that are measured together.
-const KINDS: [&str; 10] =
-    ["local", "tcp", "paths", "channels", "pipes", "sets", "gpu", "cluster", "calls", "python"];
+const KINDS: [&str; 9] = ["local", "tcp", "paths", "channels", "pipes", "sets", "gpu", "cluster", "python"];
 
 /// Options: what is measured.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,7 +87,7 @@ pub(crate) fn bench(options: &Options, place: &Place, style: Style) -> Result<u8
     } else {
         (PROFILE, build_programs(PROFILE, &[PROGRAM]))
     };
-    if arguments.first().is_some_and(|what| what == "paths" || what == "calls") {
+    if arguments.first().is_some_and(|what| what == "paths") {
         setup::provide(setup::PATHS_TOOLS, place, style)?;
     }
     let built = build.streamed(place, style)?;

@@ -83,8 +83,6 @@ pub(crate) fn help() -> String {
   bench paths|channels|pipes|sets --only ROW
                                 that row alone; again for more
   bench paths --with-gloo       the same with gloo, for which it fetches torch (some 4 GB) where it is not here
-  bench calls [--turns N]       what calls take over TLS and on a QUIC stream where packets are lost, without us and
-                                between two sidecars
   bench python [--with-peers] [--dist] [--json FILE] [--svg FILE] [--runs N] [--only ROW]...
                                 measures it from Python beside Ray, torch, vineyard, torchstore, Mooncake and NIXL;
                                 with --with-peers fetches those that no Python has (some 8 GB), with --dist by the wheel
@@ -245,7 +243,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`channels`, `pipes`, `sets`, `gpu`, `cluster`, `calls` or `python`"),
+            ("bench", "`channels`, `pipes`, `sets`, `gpu`, `cluster` or `python`"),
             ("bench udp", "`udp`"),
             ("soak long", "`long`"),
             ("generate now", "`now`"),

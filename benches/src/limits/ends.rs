@@ -8,9 +8,8 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use super::bulk::How;
-use super::calls::Over;
 use super::quic::Set;
-use super::{bulk, calls, quic, round_trip, tls};
+use super::{bulk, quic, round_trip, tls};
 use crate::worker::{At, Worker};
 
 /// The word that makes our program such an end.
@@ -37,20 +36,6 @@ pub enum End {
         address: SocketAddr,
         /// Bytes of an answer.
         bytes: usize,
-    },
-    /// Answers calls of 200 bytes with as many as they ask for.
-    CallsAnswer {
-        /// Address to listen on.
-        address: SocketAddr,
-        /// Transport that carries the calls.
-        over: Over,
-    },
-    /// Makes such calls; a number of them and the bytes of an answer are asked for, their microseconds are answered.
-    CallsAsk {
-        /// Address to ask.
-        address: SocketAddr,
-        /// Transport that carries the calls.
-        over: Over,
     },
     /// Sends bytes over TLS, whenever a byte comes.
     TlsSend {
@@ -122,8 +107,6 @@ impl End {
             Self::UnixEcho { socket } => round_trip::unix_echo(&socket),
             Self::TcpAnswer { address, bytes } => round_trip::tcp_answer(address, bytes),
             Self::TcpAsk { address, bytes } => round_trip::tcp_ask(address, bytes),
-            Self::CallsAnswer { address, over } => calls::answer(address, over),
-            Self::CallsAsk { address, over } => calls::ask(address, over),
             Self::TlsSend { address, bytes } => tls::send(address, bytes),
             Self::BulkSend { address, bytes, how, connections } => {
                 bulk::send(address, bytes, how, connections)

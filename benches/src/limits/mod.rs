@@ -3,7 +3,6 @@
 //! Whatever needs two ends has them in two processes, as we do: [`End`] is the hidden command line of the other ends.
 
 pub mod bulk;
-pub mod calls;
 pub mod chain;
 mod compiled;
 pub mod ends;

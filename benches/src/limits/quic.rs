@@ -73,7 +73,7 @@ impl fmt::Display for QuicFetch {
 }
 
 /// A runtime with a thread for each core, and a socket on it.
-pub(super) fn endpoint(
+fn endpoint(
     at: SocketAddr,
     set: Set,
     server: Option<ServerConfig>,

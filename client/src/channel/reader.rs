@@ -3,14 +3,15 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tensorlane_memory::View;
-use tensorlane_memory::ring::{self, Policy, ReadError, RingCloser, RingReader, RingShape};
+use tensorlane_memory::ring::{self, Deadline, Policy, ReadError, RingCloser, RingReader, RingShape};
 use tensorlane_proto::channel::Parts;
-use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Shape};
+use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Require, Shape};
 
 use super::{Timeout, check_version, expired, parts_refused, place, policy_of, stopped};
 use crate::client::Client;
@@ -20,7 +21,11 @@ use crate::late::Late;
 use crate::origin::Origin;
 use crate::segments::Segment;
 use crate::tensor::{self, Lease, Tensor};
+use crate::wait::{Cancel, Wait};
 use crate::wire;
+
+/// Time of one attach of a reader that waits for another channel for ever.
+const LONG: Duration = Duration::from_secs(3_600);
 
 /// Options of a reader when it attaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +33,8 @@ pub struct ReadOptions {
     oldest: bool,
     hold: u32,
     wait: Duration,
+    follow: bool,
+    require: Require,
 }
 
 /// Result of an attach.
@@ -63,6 +70,14 @@ pub enum Read {
         /// Sequence after the last one: that of the next message, if one was there.
         next: u64,
     },
+    /// Another channel has taken the name of one that has ended, and is read from now on, from its oldest message. Only for a reader that
+    /// follows ([`ReadOptions::follow`]). Sequences begin anew; [`ChannelReader::attached`] has the rest.
+    Epoch {
+        /// End of the channel before.
+        end: End,
+        /// Messages of the new one that cannot be had any more.
+        missed: u64,
+    },
     /// End of the channel: all messages that were written have been read.
     End(End),
 }
@@ -82,19 +97,37 @@ pub enum End {
 pub struct ChannelReader {
     name: Arc<str>,
     client: Client,
-    attachment: Attachment,
-    ring: OwnRing<RingReader>,
+    options: ReadOptions,
+    channel: Joined,
     /// Parts of the message before, by the layout that they were read from.
     parts: (Arc<[u8]>, Arc<Parts>),
+    closing: Arc<Closing>,
+    /// Lowest sequence that was not read, nor told as dropped.
+    next: u64,
+    /// End of the channel that was read, while a reader that follows has no other one.
+    ended: Option<End>,
+}
+
+/// A channel that a reader is attached to.
+struct Joined {
+    attachment: Attachment,
+    /// Number that tells it from others of its name; 0 if its sidecar does not say one.
+    epoch: u64,
+    ring: OwnRing<RingReader>,
     session: Arc<Session>,
 }
 
 /// Closes a reader from another thread.
 #[derive(Clone)]
 pub struct ReaderCloser {
-    ring: RingCloser,
+    closing: Arc<Closing>,
     origin: Origin,
-    reader: u64,
+}
+
+/// Close of a reader, whichever channel it reads.
+struct Closing {
+    closed: Cancel,
+    ring: Mutex<RingCloser>,
 }
 
 /// A message, where its writer wrote it. Its place is given back when this is dropped.
@@ -124,7 +157,8 @@ struct Session {
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { oldest: false, hold: 1, wait: Duration::ZERO }
+        let (oldest, hold, wait) = (false, 1, Duration::ZERO);
+        Self { oldest, hold, wait, follow: false, require: Require::NONE }
     }
 }
 
@@ -152,6 +186,20 @@ impl ReadOptions {
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait, ..self }
     }
+
+    /// Goes on after the end of the channel, whichever it was: a read waits, within its timeout, for a channel of the same name, and tells
+    /// of it ([`Read::Epoch`]). Where only the way to the same channel was lost, it goes on behind what was read, and a gap says what is
+    /// not there any more.
+    #[must_use]
+    pub fn follow(self) -> Self {
+        Self { follow: true, ..self }
+    }
+
+    /// Insists on a way of the messages: else nobody is attached.
+    #[must_use]
+    pub fn require(self, require: Require) -> Self {
+        Self { require, ..self }
+    }
 }
 
 // === impl Client ===
@@ -162,11 +210,36 @@ impl Client {
     /// # Errors
     /// PEER_UNREACHABLE for another peer without a way to it, ARENA_FULL where this pod has no room for a ring as large as the
     /// writer's; NOT_FOUND for a channel that is not there in time, WRITER_NOT_ANSWERING where its process is stopped, CHANNEL_ENDED,
-    /// LIMIT_EXCEEDED where it has all the readers it may have.
+    /// LIMIT_EXCEEDED where it has all the readers it may have, PERMISSION_DENIED where its writer does not let this peer read,
+    /// REQUIREMENT_NOT_MET for another way than is insisted on.
     pub fn channel_reader(&self, name: &str, options: &ReadOptions) -> Result<ChannelReader> {
-        let wait = self.wait(Some(self.deadline().saturating_add(options.wait)));
+        let closed = Cancel::new();
+        let channel = self.join(name, options, &closed)?;
+        let closing = Closing { closed, ring: Mutex::new(channel.ring.closer()) };
+        Ok(ChannelReader {
+            name: Arc::from(name),
+            client: self.clone(),
+            options: options.clone(),
+            next: channel.attachment.first,
+            channel,
+            parts: (Arc::from([]), Arc::default()),
+            closing: Arc::new(closing),
+            ended: None,
+        })
+    }
+
+    /// Attaches to a channel, unless `closed` is raised before.
+    fn join(&self, name: &str, options: &ReadOptions, closed: &Cancel) -> Result<Joined> {
+        let wait = self.wait(Some(self.deadline().saturating_add(options.wait))).until_closed(closed);
         let connection = self.connection(&wait)?;
         check_version(&connection)?;
+        if options.require != Require::NONE {
+            connection.require(
+                CHANNEL_OPTIONS_SINCE,
+                "readers that insist on a way came with",
+                ": update the sidecar",
+            )?;
+        }
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let from = if options.oldest { v1::ChannelFrom::Oldest } else { v1::ChannelFrom::Next };
         let request = v1::ChannelAttachRequest {
@@ -177,28 +250,28 @@ impl Client {
             wait_ms: millis(options.wait),
             deadline_ms: millis(self.deadline()).max(1),
             takes_gaps: true,
+            require: (options.require != Require::NONE).then(|| options.require.into()),
         };
         let reply: v1::ChannelAttachResponse =
             connection.call(SessionKind::ChannelAttach, &request, &wait, Late::Attached)?;
-        self.attached(name, &connection, &reply, options.hold.max(1)).inspect_err(|_| {
+        Joined::of(&connection, &reply, options.hold.max(1)).inspect_err(|_| {
             let end = v1::ChannelDetachRequest { reader: reply.reader, ..Default::default() };
             connection.detach(end, connection.origin());
         })
     }
+}
 
-    fn attached(
-        &self,
-        name: &str,
-        connection: &Arc<Connection>,
-        reply: &v1::ChannelAttachResponse,
-        hold: u32,
-    ) -> Result<ChannelReader> {
+// === impl Joined ===
+
+impl Joined {
+    fn of(connection: &Arc<Connection>, reply: &v1::ChannelAttachResponse, hold: u32) -> Result<Self> {
         let spec = reply.spec.as_ref().ok_or_else(|| wire::missing("the shape of a channel"))?;
         let unusable =
             |error: &dyn fmt::Display| Error::protocol(format!("a channel that cannot be read: {error}"));
         let policy = policy_of(spec)
             .ok_or_else(|| unusable(&format!("{} is no policy that this release knows", spec.policy)))?;
-        let shape = RingShape::of(policy, spec.slots, spec.slot_bytes).map_err(|error| unusable(&error))?;
+        let shape = RingShape::with(policy, spec.evicts, spec.slots, spec.slot_bytes)
+            .map_err(|error| unusable(&error))?;
         let (ring, ring_segment) = place(connection.segments(), reply.ring.as_ref())?;
         let (cursor, cursor_segment) = place(connection.segments(), reply.cursor.as_ref())?;
         let reader =
@@ -209,9 +282,7 @@ impl Client {
             reader: reply.reader,
             segments: [ring_segment, cursor_segment],
         };
-        Ok(ChannelReader {
-            name: Arc::from(name),
-            client: self.clone(),
+        Ok(Self {
             attachment: Attachment {
                 first: reply.first,
                 missed: reply.missed,
@@ -222,8 +293,8 @@ impl Client {
                 slot_bytes: spec.slot_bytes,
                 policy,
             },
+            epoch: reply.epoch,
             ring: OwnRing::new(reader, connection),
-            parts: (Arc::from([]), Arc::default()),
             session: Arc::new(session),
         })
     }
@@ -237,37 +308,107 @@ impl ChannelReader {
         &self.name
     }
 
-    /// Result of the attach.
+    /// Result of the attach; of the last one, for a reader that follows.
     pub fn attached(&self) -> &Attachment {
-        &self.attachment
+        &self.channel.attachment
     }
 
     /// The next message, in order. In a channel that drops: first how many were dropped before it, if any were.
     ///
     /// # Errors
-    /// DEADLINE_EXCEEDED where none comes in time, HOLD_LIMIT while as many are held as may be, CHANNEL_ENDED after it was closed,
-    /// MESSAGE_DAMAGED for a ring that says what cannot be, and a lost session where the sidecar is gone and all was read.
+    /// DEADLINE_EXCEEDED where none comes in time, HOLD_LIMIT while as many are held as may be, CHANNEL_ENDED after it was closed, EVICTED
+    /// once the writer has evicted it, MESSAGE_DAMAGED for a ring that says what cannot be, and a lost session where the sidecar is gone
+    /// and all was read. A reader that follows has the errors of an attach, too: the next read tries again.
     pub fn read(&mut self, timeout: Timeout) -> Result<Read> {
-        if self.session.origin.is_child() {
+        if self.channel.session.origin.is_child() {
             return Err(Error::Forked);
         }
         let (deadline, wait) = self.client.patience(timeout);
-        let connection = &self.session.connection;
+        loop {
+            if let Some(end) = self.ended {
+                match self.go_on(end, deadline)? {
+                    Some(read) => return Ok(read),
+                    None => continue,
+                }
+            }
+            match self.read_ring(deadline, &wait)? {
+                // Was read before the way was lost.
+                Read::Message(message) if message.sequence() < self.next => {}
+                Read::Gap { next, .. } if next <= self.next => {}
+                Read::Gap { dropped, next } => {
+                    let dropped = dropped.min(next - self.next);
+                    self.next = next;
+                    return Ok(Read::Gap { dropped, next });
+                }
+                Read::End(end) if self.options.follow => self.ended = Some(end),
+                read => {
+                    if let Read::Message(message) = &read {
+                        self.next = message.sequence().saturating_add(1);
+                    }
+                    return Ok(read);
+                }
+            }
+        }
+    }
+
+    fn read_ring(&mut self, deadline: Deadline, wait: &Wait) -> Result<Read> {
+        let connection = &self.channel.session.connection;
         let stop = || connection.is_lost() || wait.check().is_err();
-        match self.ring.read(deadline, &stop) {
+        match self.channel.ring.read(deadline, &stop) {
             Ok(ring::Read::Message(message)) => self.message(message).map(Read::Message),
             Ok(ring::Read::Gap { dropped, next }) => Ok(Read::Gap { dropped, next }),
             Ok(ring::Read::Finished) => Ok(Read::End(End::Finished)),
             Ok(ring::Read::Lost) => Ok(Read::End(End::WriterLost)),
             Ok(ring::Read::Cut) => Ok(Read::End(End::PeerLost)),
-            Err(ReadError::Stopped) => Err(stopped(connection, &wait)),
+            Err(ReadError::Stopped) => Err(stopped(connection, wait)),
             Err(error) => Err(self.failed(&error)),
         }
     }
 
+    /// Waits for a channel of the name, and attaches to that. What is told of it; nothing where the same one is read on.
+    fn go_on(&mut self, end: End, deadline: Deadline) -> Result<Option<Read>> {
+        let channel = loop {
+            let wait = match deadline {
+                Deadline::Now => Duration::ZERO,
+                Deadline::At(until) => until.saturating_duration_since(Instant::now()),
+                Deadline::Never => LONG,
+            };
+            let options = ReadOptions { oldest: true, wait, ..self.options.clone() };
+            match self.client.join(&self.name, &options, &self.closing.closed) {
+                Ok(channel) => break channel,
+                Err(_) if self.closing.closed.is_cancelled() => return Err(self.failed(&ReadError::Closed)),
+                Err(error) if !is_absent(&error) => return Err(error),
+                Err(_) if wait.is_zero() => {
+                    let name = &self.name;
+                    return Err(expired(format!(
+                        "the channel {name:?} has ended, and no other one of its name came in time"
+                    )));
+                }
+                // The rest of the time is waited for, too.
+                Err(_) => {}
+            }
+        };
+        let closer = channel.ring.closer();
+        *self.closing.ring.lock() = closer.clone();
+        if self.closing.closed.is_cancelled() {
+            closer.close();
+        }
+        let (is_same, first) =
+            (channel.epoch != 0 && channel.epoch == self.channel.epoch, channel.attachment.first);
+        let missed = channel.attachment.missed;
+        (self.channel, self.ended, self.parts) = (channel, None, (Arc::from([]), Arc::default()));
+        if !is_same {
+            self.next = first;
+            return Ok(Some(Read::Epoch { end, missed }));
+        }
+        let dropped = first.saturating_sub(self.next);
+        self.next = self.next.max(first);
+        Ok((dropped > 0).then_some(Read::Gap { dropped, next: first }))
+    }
+
     /// Returns a handle that closes the reader from another thread.
     pub fn closer(&self) -> ReaderCloser {
-        ReaderCloser { ring: self.ring.closer(), origin: self.session.origin, reader: self.session.reader }
+        ReaderCloser { closing: Arc::clone(&self.closing), origin: self.channel.session.origin }
     }
 
     fn message(&mut self, message: ring::Message) -> Result<Message> {
@@ -277,7 +418,7 @@ impl ChannelReader {
             let parts = Parts::decode(layout).map_err(damaged)?;
             self.parts = (Arc::clone(layout), Arc::new(parts));
         }
-        let (parts, session) = (Arc::clone(&self.parts.1), Arc::clone(&self.session));
+        let (parts, session) = (Arc::clone(&self.parts.1), Arc::clone(&self.channel.session));
         let bytes = message.view().len() as u64;
         if !parts.as_slice().is_empty() && parts.bytes() != bytes {
             let what = format!("its parts have {} bytes, and it has {bytes}", parts.bytes());
@@ -289,14 +430,22 @@ impl ChannelReader {
     fn failed(&self, error: &ReadError) -> Error {
         let name = &self.name;
         match error {
-            ReadError::TimedOut => expired(format!("no message of the channel {name} came in time")),
+            ReadError::TimedOut => expired(format!("no message of the channel {name:?} came in time")),
             ReadError::Closed => {
-                Failure::new(Reason::ChannelEnded, format!("this reader of the channel {name} was closed"))
+                Failure::new(Reason::ChannelEnded, format!("this reader of the channel {name:?} was closed"))
                     .into()
+            }
+            ReadError::Evicted => {
+                let message = format!(
+                    "the writer of the channel {name:?}, client {:?}, has evicted this reader, because it was held up; attach again, and \
+                     read faster or hold less",
+                    self.channel.attachment.writer
+                );
+                Failure::new(Reason::Evicted, message).with("writer", &self.channel.attachment.writer).into()
             }
             ReadError::HoldLimit { hold } => {
                 let message = format!(
-                    "{hold} messages of the channel {name} are held, and this reader may hold no more; drop one, or attach with a \
+                    "{hold} messages of the channel {name:?} are held, and this reader may hold no more; drop one, or attach with a \
                      larger hold"
                 );
                 Failure::new(Reason::HoldLimit, message).with("hold", hold).into()
@@ -309,8 +458,8 @@ impl ChannelReader {
 
     fn damaged(&self, sequence: u64, what: &str) -> Error {
         let message = format!(
-            "message {sequence} of the channel {} is damaged: {what}; its writer, client {:?}, wrote what cannot be",
-            self.name, self.attachment.writer
+            "message {sequence} of the channel {:?} is damaged: {what}; its writer, client {:?}, wrote what cannot be",
+            self.name, self.channel.attachment.writer
         );
         Failure::new(Reason::MessageDamaged, message).with("sequence", sequence).into()
     }
@@ -318,7 +467,7 @@ impl ChannelReader {
 
 impl fmt::Debug for ChannelReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChannelReader").field("name", &self.name).field("attached", &self.attachment).finish()
+        f.debug_struct("ChannelReader").field("name", &self.name).field("attached", self.attached()).finish()
     }
 }
 
@@ -329,14 +478,15 @@ impl ReaderCloser {
     /// are dropped.
     pub fn close(&self) {
         if !self.origin.is_child() {
-            self.ring.close();
+            self.closing.closed.cancel();
+            self.closing.ring.lock().close();
         }
     }
 }
 
 impl fmt::Debug for ReaderCloser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReaderCloser").field("reader", &self.reader).finish_non_exhaustive()
+        f.debug_struct("ReaderCloser").finish_non_exhaustive()
     }
 }
 
@@ -403,6 +553,20 @@ impl fmt::Debug for Message {
         let (sequence, bytes) = (self.sequence(), self.bytes().len());
         f.debug_struct("Message").field("sequence", &sequence).field("bytes", &bytes).finish_non_exhaustive()
     }
+}
+
+/// Returns whether a channel may come that is not there.
+fn is_absent(error: &Error) -> bool {
+    let absent = [
+        Reason::NotFound,
+        Reason::ChannelEnded,
+        Reason::PeerUnknown,
+        Reason::PeerUnreachable,
+        Reason::OwnerLost,
+        Reason::WriterNotAnswering,
+        Reason::DeadlineExceeded,
+    ];
+    error.reason().is_some_and(|reason| absent.contains(&reason))
 }
 
 /// Plain bytes as a tensor.

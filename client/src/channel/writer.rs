@@ -8,8 +8,8 @@ use tensorlane_memory::ring::{
     ClaimError, Deadline, LAYOUT_BYTES, Layout, Policy, Published, RingShape, RingWriter, Slot,
 };
 use tensorlane_memory::{OutOfBounds, WriteView};
-use tensorlane_proto::channel::Parts;
-use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::channel::{Parts, check_layout};
+use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Reason};
 
@@ -32,6 +32,10 @@ pub struct ChannelSpec {
     readers_max: u32,
     expect_readers: u32,
     policy: Policy,
+    readers: Option<Vec<String>>,
+    evictable: bool,
+    evict_after: Option<Duration>,
+    fixed: bool,
 }
 
 /// Part of a message: a tensor with its bytes.
@@ -66,6 +70,8 @@ pub struct ChannelWriter {
     parts: Option<Parts>,
     /// Readers that are waited for before the first message.
     awaited: u32,
+    /// Parts of the first message, of which plain bytes have none, once there is one; where the layout is fixed.
+    first: Option<Parts>,
     _segment: Arc<Segment>,
 }
 
@@ -84,6 +90,8 @@ impl AttachedReaders {
 pub struct Loan<'a> {
     slot: Slot<'a>,
     parts: &'a Parts,
+    /// Place for the parts of the first message, if they are fixed.
+    first: Option<&'a mut Option<Parts>>,
     origin: Origin,
 }
 
@@ -92,8 +100,18 @@ pub struct Loan<'a> {
 impl ChannelSpec {
     /// A channel of that name at this peer, of 4 slots of 1 MiB.
     pub fn new(name: impl Into<String>) -> Self {
-        let (name, policy) = (name.into(), Policy::Block);
-        Self { name, slots: 4, slot_bytes: 1 << 20, readers_max: 0, expect_readers: 0, policy }
+        Self {
+            name: name.into(),
+            slots: 4,
+            slot_bytes: 1 << 20,
+            readers_max: 0,
+            expect_readers: 0,
+            policy: Policy::Block,
+            readers: None,
+            evictable: false,
+            evict_after: None,
+            fixed: false,
+        }
     }
 
     /// Messages that the channel holds at a time: 2 to 65,536. So far the writer may be ahead of the slowest reader.
@@ -128,9 +146,53 @@ impl ChannelSpec {
         Self { policy, ..self }
     }
 
+    /// Other peers that may read the channel, by patterns of their names: `rollout-*`. Every peer of the exchange by default, and none
+    /// by an empty list. Readers of this pod always may. At most 64 patterns, of 253 bytes each.
+    #[must_use]
+    pub fn readers(self, patterns: &[&str]) -> Self {
+        Self { readers: Some(patterns.iter().map(|pattern| (*pattern).to_owned()).collect()), ..self }
+    }
+
+    /// Lets readers be evicted ([`ChannelWriter::evict`]), of a channel whose policy is [`Policy::Block`]. A reader holds 7 messages at
+    /// most then, and fewer than there are slots: what an evicted one holds stays as it is, and its slot is not written meanwhile.
+    #[must_use]
+    pub fn evictable(self) -> Self {
+        Self { evictable: true, ..self }
+    }
+
+    /// Evicts a reader for which a write has waited so long. Implies [`Self::evictable`]. No reader by default.
+    #[must_use]
+    pub fn evict_after(self, after: Duration) -> Self {
+        Self { evict_after: Some(after), evictable: true, ..self }
+    }
+
+    /// Fixes types and shapes to those of the first message: another one is LAYOUT_MISMATCH, and is not written.
+    #[must_use]
+    pub fn fixed(self) -> Self {
+        Self { fixed: true, ..self }
+    }
+
     fn message(&self) -> v1::ChannelSpec {
-        let Self { name, slots, slot_bytes, readers_max, policy, .. } = self.clone();
-        v1::ChannelSpec { name, slots, slot_bytes, readers_max, policy: policy_message(policy).into() }
+        let Self { name, slots, slot_bytes, readers_max, policy, evictable: evicts, .. } = self.clone();
+        v1::ChannelSpec {
+            name,
+            slots,
+            slot_bytes,
+            readers_max,
+            policy: policy_message(policy).into(),
+            evicts,
+        }
+    }
+
+    fn shape(&self) -> Result<RingShape> {
+        if self.evictable && self.policy.drops() {
+            return Err(Error::invalid(format!(
+                "nobody is waited for in the channel {:?} with the policy {}, and so nobody evicted; make it with the policy block",
+                self.name, self.policy
+            )));
+        }
+        RingShape::with(self.policy, self.evictable, self.slots, self.slot_bytes)
+            .map_err(|error| Error::invalid(format!("the channel {:?}: {error}", self.name)))
     }
 }
 
@@ -152,11 +214,18 @@ impl Client {
     /// NAME_TAKEN while another writer has the name, ARENA_FULL or NEVER_FITS for a ring without room, INVALID_ARGUMENT for a shape
     /// out of its bounds, UNSUPPORTED where the sidecar knows channels alone that block.
     pub fn channel_writer(&self, spec: &ChannelSpec) -> Result<ChannelWriter> {
-        let shape = RingShape::of(spec.policy, spec.slots, spec.slot_bytes)
-            .map_err(|error| Error::invalid(format!("the channel {}: {error}", spec.name)))?;
+        let shape = spec.shape()?;
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
         check_version(&connection)?;
+        if spec.readers.is_some() || spec.evictable {
+            // An older sidecar would leave open what is to be closed.
+            connection.require(
+                CHANNEL_OPTIONS_SINCE,
+                "channels that say who may read them, or evict readers, came with",
+                ": update the sidecar",
+            )?;
+        }
         let key = connection.channels().number();
         let made = self.make_channel(spec, shape, key, &connection);
         if made.is_err() {
@@ -174,16 +243,22 @@ impl Client {
     ) -> Result<ChannelWriter> {
         let wait = self.wait(None);
         let deadline_ms = wait.deadline_ms();
-        let request = v1::ChannelCreateRequest { spec: Some(spec.message()), key, deadline_ms };
+        let readers = spec.readers.clone().map(|patterns| v1::PeerPatterns { patterns });
+        let request = v1::ChannelCreateRequest { spec: Some(spec.message()), key, deadline_ms, readers };
         let reply: v1::ChannelCreateResponse =
             connection.call(SessionKind::ChannelCreate, &request, &wait, Late::Created)?;
         let origin = connection.origin().again();
         let opened =
             check_policy(spec, &reply).and_then(|()| open_ring(connection, reply.ring.as_ref(), shape));
-        let (ring, segment) = opened.inspect_err(|_| {
+        let (mut ring, segment) = opened.inspect_err(|_| {
             let end = v1::ChannelDetachRequest { channel: reply.channel, ..Default::default() };
             connection.detach(end, &origin);
         })?;
+        if let Some(after) = spec.evict_after {
+            let connection = Arc::clone(connection);
+            // Where the session is lost, so is the channel.
+            ring.evict_after(after, move |reader| drop(evict(&connection, reader)));
+        }
         let attached = Attached::new(ring.readers());
         let early = connection.channels().open(key, &attached, connection.segments());
         let writer = ChannelWriter {
@@ -197,11 +272,18 @@ impl Client {
             attached,
             parts: None,
             awaited: spec.expect_readers,
+            first: None,
             _segment: segment,
         };
         connection.answer_readers(&early)?;
         Ok(writer)
     }
+}
+
+/// Has the sidecar evict a reader.
+fn evict(connection: &Connection, reader: u64) -> Result<()> {
+    let evicts = v1::ChannelDetachRequest { reader, evicts: true, ..Default::default() };
+    connection.say(SessionKind::ChannelDetach, &evicts)
 }
 
 /// An older sidecar makes a ring that blocks, whatever it was asked for.
@@ -245,6 +327,30 @@ impl ChannelWriter {
         self.attached.ring.len()
     }
 
+    /// Evicts a reader, by the number that BLOCKED_BY and [`Client::channels`] say: the writer waits for it no longer, and its next read
+    /// is EVICTED. Messages that it holds stay as they are. Another peer's readers are evicted together. Does not wait for that.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the channel is not [`ChannelSpec::evictable`], NOT_FOUND for a reader that it does not have, or that
+    /// was evicted, and a lost session.
+    pub fn evict(&mut self, reader: u64) -> Result<()> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        if !self.spec.evictable {
+            let name = &self.spec.name;
+            return Err(Error::invalid(format!(
+                "readers of the channel {name:?} cannot be evicted; make it evictable, or with evict_after"
+            )));
+        }
+        if !self.attached.ring.may_evict(reader) {
+            let message =
+                format!("the channel {:?} has no reader {reader} that is not evicted", self.spec.name);
+            return Err(Failure::new(Reason::NotFound, message).with("reader", reader).into());
+        }
+        evict(&self.connection, reader)
+    }
+
     /// Returns a handle that tells the number of readers while the writer is in use.
     pub fn attached(&self) -> AttachedReaders {
         AttachedReaders(Arc::clone(&self.attached))
@@ -278,12 +384,17 @@ impl ChannelWriter {
     /// # Errors
     /// As [`Self::write`].
     pub fn write_bytes(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Written> {
-        self.check_size(bytes.len() as u64)?;
+        check_size(&self.spec, bytes.len() as u64)?;
+        check_first(&self.first, &Parts::default())?;
         let mut slot = self.claimant(timeout)?.claim(&mut self.ring, Layout::Plain)?;
         slot.bytes(0, bytes.len() as u64)
             .and_then(|mut view| view.copy_from(0, bytes))
             .map_err(out_of_slot)?;
-        Ok(written(slot.publish(bytes.len() as u64)))
+        let published = slot.publish(bytes.len() as u64);
+        if self.spec.fixed {
+            self.first.get_or_insert_default();
+        }
+        Ok(written(published))
     }
 
     /// A slot for tensors with these descriptors, to be written in place: no copy at all.
@@ -302,14 +413,18 @@ impl ChannelWriter {
         let claimant = self.claimant(timeout)?;
         if let Some(parts) = self.parts.take_if(|parts| parts.are(descriptors.clone())) {
             let parts = self.parts.insert(parts);
+            check_first(&self.first, parts)?;
             let slot = claimant.claim(&mut self.ring, Layout::Same)?;
-            return Ok(Loan { slot, parts, origin: claimant.origin });
+            let first = self.spec.fixed.then_some(&mut self.first);
+            return Ok(Loan { slot, parts, first, origin: claimant.origin });
         }
         let parts = Parts::of(descriptors.cloned()).map_err(parts_refused)?;
-        self.check_size(parts.bytes())?;
+        check_first(&self.first, &parts)?;
+        check_size(&self.spec, parts.bytes())?;
         let layout = parts.encode();
         let slot = claimant.claim(&mut self.ring, Layout::New(&layout))?;
-        Ok(Loan { slot, parts: self.parts.insert(parts), origin: claimant.origin })
+        let first = self.spec.fixed.then_some(&mut self.first);
+        Ok(Loan { slot, parts: self.parts.insert(parts), first, origin: claimant.origin })
     }
 
     /// Says that no message comes any more: readers drain what is there, then get [`End::Finished`](super::End).
@@ -354,25 +469,33 @@ impl ChannelWriter {
                 _ => {
                     let (awaited, name) = (self.awaited, &self.spec.name);
                     return Err(expired(format!(
-                        "{there} of the {awaited} readers that the channel {name} expects are there"
+                        "{there} of the {awaited} readers that the channel {name:?} expects are there"
                     )));
                 }
             };
             let _ = self.attached.came.wait_until(&mut turn, until);
         }
     }
+}
 
-    fn check_size(&self, bytes: u64) -> Result<()> {
-        if bytes <= self.spec.slot_bytes {
-            return Ok(());
-        }
-        let message = format!(
-            "a message of {bytes} bytes does not fit a slot of {}; make the channel with larger slots, or put the tensors and send \
-             their references",
-            self.spec.slot_bytes
-        );
-        let failure = Failure::new(Reason::TooLarge, message);
-        Err(failure.with("bytes", bytes).with("slot_bytes", self.spec.slot_bytes).into())
+fn check_size(spec: &ChannelSpec, bytes: u64) -> Result<()> {
+    if bytes <= spec.slot_bytes {
+        return Ok(());
+    }
+    let message = format!(
+        "a message of {bytes} bytes does not fit a slot of {}; make the channel with larger slots, or put the tensors and send \
+         their references",
+        spec.slot_bytes
+    );
+    let failure = Failure::new(Reason::TooLarge, message);
+    Err(failure.with("bytes", bytes).with("slot_bytes", spec.slot_bytes).into())
+}
+
+/// Checks a layout against that of the first message, where that is fixed and there is one.
+fn check_first(first: &Option<Parts>, parts: &Parts) -> Result<()> {
+    match first {
+        Some(first) => Ok(check_layout(first, parts)?),
+        None => Ok(()),
     }
 }
 
@@ -452,6 +575,9 @@ impl Loan<'_> {
     pub fn publish(self) -> Result<Written> {
         if self.origin.is_child() {
             return Err(Error::Forked);
+        }
+        if let Some(first) = self.first {
+            first.get_or_insert_with(|| self.parts.clone());
         }
         Ok(written(self.slot.publish(self.parts.bytes())))
     }

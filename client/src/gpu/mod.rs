@@ -155,6 +155,8 @@ impl Gpu {
         let wait = self.client.wait(options.deadline);
         let connection = self.client.connection(&wait)?;
         stager::serve(&self.client, &self.device);
+        // Other peers of the node lend what lies on a GPU to those of whom it is known that they reach it.
+        stager::await_ready(&self.client, &self.device, &connection, &wait)?;
         elsewhere::acquire(self, &connection, target.into(), options, &wait)
     }
 

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tensorlane_cuda::{Device, GpuUuid};
+use tensorlane_cuda::{Device, GpuUuid, driver_version};
 use tensorlane_memory::WriteView;
 use tensorlane_proto::frame::{STAGE_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
@@ -133,7 +133,8 @@ impl Work {
             // Another GPU ends this wait alone: what is copied meanwhile goes on.
             let wait = Wait::new(POLL, Some(Arc::clone(&outdated)), None);
             let deadline_ms = if is_news { 1 } else { wait.deadline_ms() };
-            let request = v1::StageRequest { cuda_uuids, report: report.take(), deadline_ms };
+            let cuda_driver = driver_version().unwrap_or(0);
+            let request = v1::StageRequest { cuda_uuids, report: report.take(), deadline_ms, cuda_driver };
             let answer: Result<v1::StageResponse> =
                 connection.call(SessionKind::Stage, &request, &wait, Late::Nothing);
             if is_news && answer.is_ok() {
@@ -209,7 +210,7 @@ impl Work {
     fn wanted(&self, client: &Client, connection: &Connection, order: u64, written: u64) -> bool {
         let report = Some(v1::StageReport { order, written, ..v1::StageReport::default() });
         let cuda_uuids = vec![Bytes::copy_from_slice(&[0; 16])];
-        let request = v1::StageRequest { cuda_uuids, report, deadline_ms: 0 };
+        let request = v1::StageRequest { cuda_uuids, report, ..v1::StageRequest::default() };
         let answer: Result<v1::StageResponse> =
             connection.call(SessionKind::Stage, &request, &client.wait(None), Late::Nothing);
         answer.is_ok_and(|answer| answer.wanted)

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_proto::Reason;
-use tensorlane_proto::frame::{PIPES_SINCE, SessionKind};
+use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, PIPES_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 
 pub use self::message::{Message, Payload};
@@ -80,6 +80,27 @@ pub struct Remote {
     pub route: String,
 }
 
+/// Options of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Other peers that may connect, by patterns of their names: `rollout-*`. Every peer of the exchange by default, and none by an empty
+    /// list. Clients of this pod always may. At most 64 patterns, of 253 bytes each.
+    pub allow: Option<Vec<String>>,
+}
+
+impl ListenOptions {
+    /// Takes pipes of every peer.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes pipes only of other peers whose names fit one of the patterns.
+    #[must_use]
+    pub fn allow(self, patterns: &[&str]) -> Self {
+        Self { allow: Some(patterns.iter().map(|pattern| (*pattern).to_owned()).collect()) }
+    }
+}
+
 /// Options of a connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
@@ -101,15 +122,29 @@ impl ConnectOptions {
 }
 
 impl Client {
-    /// Opens an entry point for pipes of this peer.
+    /// Opens an entry point for pipes of this peer, to which every peer of the exchange may connect.
     ///
     /// # Errors
     /// NAME_TAKEN while somebody else has the name, LIMIT_EXCEEDED, UNSUPPORTED with an older sidecar.
     pub fn listen(&self, name: &str) -> Result<Listener> {
+        self.listen_with(name, &ListenOptions::new())
+    }
+
+    /// Opens an entry point for pipes of this peer.
+    ///
+    /// # Errors
+    /// As [`Self::listen`], and TOO_LARGE for a list beyond its bounds.
+    pub fn listen_with(&self, name: &str, options: &ListenOptions) -> Result<Listener> {
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
         check_version(&connection)?;
-        let request = v1::PipeListenRequest { name: name.to_owned() };
+        if options.allow.is_some() {
+            // An older sidecar would leave open what is to be closed.
+            let what = "listeners that say who may connect came with";
+            connection.require(CHANNEL_OPTIONS_SINCE, what, ": update the sidecar")?;
+        }
+        let allow = options.allow.clone().map(|patterns| v1::PeerPatterns { patterns });
+        let request = v1::PipeListenRequest { name: name.to_owned(), allow };
         let reply: v1::PipeListenResponse =
             connection.call(SessionKind::PipeListen, &request, &wait, Late::Listener)?;
         let origin = connection.origin().again();
@@ -120,7 +155,8 @@ impl Client {
     /// accepted.
     ///
     /// # Errors
-    /// NOT_FOUND without such a listener, LIMIT_EXCEEDED, UNSUPPORTED with an older sidecar here or there, PEER_UNREACHABLE.
+    /// NOT_FOUND without such a listener, PERMISSION_DENIED for one that does not allow this peer, LIMIT_EXCEEDED, UNSUPPORTED with an older
+    /// sidecar here or there, PEER_UNREACHABLE.
     pub fn connect_pipe(&self, to: &str, options: &ConnectOptions) -> Result<Pipe> {
         let wait = self.wait(options.wait);
         let connection = self.connection(&wait)?;

@@ -5,10 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prost::Message as _;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor as TensorDescriptor, Failure, Reason, Reference};
+use tensorlane_proto::{Descriptor as TensorDescriptor, Failure, Reason, Reference, decoded};
 
 use super::{End, Payload, Pipe, patience};
 use crate::channel::Timeout;
@@ -157,7 +156,7 @@ impl Pipe {
                 format!("message {sequence} cannot be read: {what}; its writer uses another release");
             Error::from(Failure::new(Reason::MessageDamaged, message).with("sequence", sequence))
         };
-        let message = v1::PipeMessage::decode(message).map_err(|error| unreadable(&error))?;
+        let message: v1::PipeMessage = decoded::decode(message).map_err(|error| unreadable(&error))?;
         let mut tensors = Vec::with_capacity(message.tensors.len());
         for part in message.tensors {
             let described =

@@ -55,6 +55,28 @@ pub enum DirectoryError {
         /// Bytes of its tensor.
         wanted: u64,
     },
+    /// The file of a tensor has more bytes than its shape and type. It can be read: its first bytes are the tensor.
+    #[error("{} has {bytes} bytes and its tensor {wanted}; what is behind them is read by nobody", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Length of the file in bytes.
+        bytes: u64,
+        /// Bytes of its tensor.
+        wanted: u64,
+    },
+    /// Rows that a sidecar was writing when it ended, or its disk failed.
+    #[error("{}: {rows} rows from {first} on of leaf {leaf} may be of two commits; write them again", path.display())]
+    Torn {
+        /// The note of it.
+        path: PathBuf,
+        /// The leaf, by its place in the layout, from 0.
+        leaf: usize,
+        /// The first row.
+        first: u64,
+        /// Number of rows.
+        rows: u64,
+    },
     /// A file or directory is something else: a link, a device, ...
     #[error("{} is no plain {wanted} (links are not followed); copy what it stands for", path.display())]
     NotPlain {

@@ -10,10 +10,11 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tensorlane_proto::encoded;
-use tensorlane_proto::frame::{MUTABLE_SETS_SINCE, SessionKind};
+use tensorlane_proto::frame::{MUTABLE_SETS_SINCE, SET_SNAPSHOTS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Reference, Selection, Shape};
 
@@ -192,12 +193,31 @@ impl Client {
     /// # Errors
     /// NOT_FOUND, OWNER_LOST, PEER_UNREACHABLE, UNSUPPORTED of an older peer, or what ended the call.
     pub fn open_mutable_set(&self, set: &str) -> Result<MutableSet> {
-        self.ask_for(set, false)
+        self.ask_for(set, false, Duration::ZERO)
     }
 
-    fn ask_for(&self, set: &str, flush: bool) -> Result<MutableSet> {
-        let (connection, wait) = self.with_mutable_sets()?;
-        let request = v1::SetOpenRequest { set: set.to_owned(), deadline_ms: wait.deadline_ms(), flush };
+    /// Opens a mutable set by its name, and waits for one that is not there yet, or whose peer is not, on top of the client's
+    /// deadline. A reference is of a set that was there: of it nothing is waited for.
+    ///
+    /// # Errors
+    /// NOT_FOUND with the time that was waited, and as [`Client::open_mutable_set`].
+    pub fn wait_for_mutable_set(&self, set: &str, wait: Duration) -> Result<MutableSet> {
+        self.ask_for(set, false, wait)
+    }
+
+    fn ask_for(&self, set: &str, flush: bool, longest: Duration) -> Result<MutableSet> {
+        let client = self.with_deadline(self.deadline().saturating_add(longest));
+        let (connection, wait) = client.with_mutable_sets()?;
+        let wait_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+        if wait_ms > 0 {
+            connection.require(
+                SET_SNAPSHOTS_SINCE,
+                "waits for sets need",
+                "; use a sidecar of this release",
+            )?;
+        }
+        let request =
+            v1::SetOpenRequest { set: set.to_owned(), deadline_ms: wait.deadline_ms(), flush, wait_ms };
         let reply: v1::SetOpenResponse =
             connection.call(SessionKind::SetOpen, &request, &wait, Late::Nothing)?;
         self.opened(reply.set)
@@ -237,7 +257,7 @@ impl Client {
         Ok(MutableSet { client: self.clone(), info: Arc::new(info) })
     }
 
-    fn with_mutable_sets(&self) -> Result<(Arc<Connection>, Wait)> {
+    pub(super) fn with_mutable_sets(&self) -> Result<(Arc<Connection>, Wait)> {
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
         connection.require(MUTABLE_SETS_SINCE, "mutable sets need", "; use a sidecar of this release")?;
@@ -248,6 +268,10 @@ impl Client {
 // === impl MutableSet ===
 
 impl MutableSet {
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The set as it was when it was opened or made.
     pub fn info(&self) -> &Arc<SetInfo> {
         &self.info
@@ -365,7 +389,7 @@ impl MutableSet {
     /// PERMISSION_DENIED for those who may not write it, STORAGE_FULL, STORAGE_FAILED, or as
     /// [`Client::open_mutable_set`].
     pub fn flush(&self) -> Result<SetInfo> {
-        Ok(SetInfo::clone(&self.client.ask_for(&self.info.reference, true)?.info))
+        Ok(SetInfo::clone(&self.client.ask_for(&self.info.reference, true, Duration::ZERO)?.info))
     }
 
     /// Descriptor of so many rows of a leaf.

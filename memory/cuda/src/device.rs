@@ -40,6 +40,14 @@ pub struct Probed {
     pub shares: Result<()>,
 }
 
+/// Version of CUDA that the driver of this process speaks, as in [`Probe::driver`].
+///
+/// # Errors
+/// There is no driver that works.
+pub fn driver_version() -> Result<u32> {
+    Driver::get()?.version()
+}
+
 /// Finds out by doing what this process has: opens the driver, and on each GPU makes, exports, imports and maps one small
 /// allocation, which is given back at once.
 ///

@@ -27,7 +27,7 @@ mod refusal;
 mod segment;
 mod uuid;
 
-pub use device::{Device, Probe, Probed, probe};
+pub use device::{Device, Probe, Probed, driver_version, probe};
 pub use driver::start;
 pub use host::PinnedMapping;
 pub use refusal::{Code, Refusal};

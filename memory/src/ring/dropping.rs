@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::holds::{self, Fence};
 use super::reader::{Inner, damaged, end_of};
+use super::region::Shared;
 use super::shape::{HOLDS, RingShape, cursor, entry, ring};
 use super::writer::{List, Reader};
 use super::{
@@ -72,9 +73,7 @@ impl RingReader {
         let mut looks = 0;
         loop {
             let events = inner.ring.load32(ring::EVENTS);
-            if inner.is_closed() {
-                return Err(ReadError::Closed);
-            }
+            inner.check_open()?;
             if let Some(message) = self.progress.behind_gap.take() {
                 return Ok(Read::Message(message));
             }
@@ -178,6 +177,9 @@ impl RingReader {
         let gap = self.miss(sequence);
         self.progress.sequence = sequence + 1;
         self.inner.cursor.store64(cursor::NEXT, sequence + 1);
+        if self.inner.shape.evicts() {
+            self.inner.tell_writer();
+        }
         match gap {
             Some(gap) => {
                 self.progress.behind_gap = Some(message);
@@ -213,11 +215,15 @@ impl Inner {
         self.ring.load64(self.shape.entry(position, entry::SEQUENCE))
     }
 
-    /// A message is not needed any more. The writer does not wait for it.
+    /// A message is not needed any more. The writer of a ring that drops does not wait for it.
     pub(super) fn end_hold(&self, index: u32) {
         let mut holds = self.holds.lock();
         self.cursor.store64(cursor::hold(index), 0);
         holds.end(index);
+        drop(holds);
+        if self.shape.evicts() {
+            self.tell_writer();
+        }
     }
 }
 
@@ -292,15 +298,17 @@ impl RingWriter {
 
 impl List {
     /// Returns whether some reader holds what lies in a slot.
-    fn holds(&self, shape: &RingShape, slot: u64) -> bool {
-        let holds = |reader: &Reader| {
-            (0..HOLDS).any(|index| {
-                let hold = reader.cursor.load64(cursor::hold(index));
-                hold != 0 && shape.slot(hold - 1) == slot
-            })
-        };
-        self.readers.iter().any(holds)
+    pub(super) fn holds(&self, shape: &RingShape, slot: u64) -> bool {
+        self.readers.iter().any(|reader| is_held_by(&reader.cursor, shape, slot))
     }
+}
+
+/// Returns whether a cursor says that its reader holds what lies in a slot.
+pub(super) fn is_held_by(cursor: &Shared, shape: &RingShape, slot: u64) -> bool {
+    (0..HOLDS).any(|index| {
+        let hold = cursor.load64(cursor::hold(index));
+        hold != 0 && shape.slot(hold - 1) == slot
+    })
 }
 
 // === impl Reader ===

@@ -11,6 +11,7 @@
 //! - A slot is written again when every attached reader has given its message back (`block`). Nobody's view changes.
 //! - A ring of another [`Policy`] waits for nobody. Its writer passes over slots that readers hold, and its readers find out what
 //!   was dropped: see `dropping` and `holds`.
+//! - A ring that evicts waits as one that blocks, until a reader is marked as evicted: see `evicting`.
 //! - No system call is made while nobody sleeps. Who goes to sleep says so, fences, looks again, and then waits for another value
 //!   of the counter than the one from before the first look. Who changes something raises the counter, fences, and looks whether
 //!   somebody says that it sleeps. Whichever comes second sees the other (Dekker), and the kernel compares the counter once more.
@@ -18,6 +19,7 @@
 //! - A process that dies is marked by its sidecar ([`mark_lost`], [`mark_gone`]), which keeps a map of every ring and cursor.
 
 mod dropping;
+mod evicting;
 mod holds;
 mod reader;
 mod region;
@@ -95,6 +97,8 @@ pub enum CursorState {
     Detached = 2,
     /// The reader is gone.
     Lost = 3,
+    /// The reader gets no more messages. Those that it holds stay as they are.
+    Evicted = 4,
 }
 
 /// Reason why a ring or a cursor is not used.
@@ -148,8 +152,10 @@ pub struct CursorNow {
     pub dropped: u64,
     /// Set while its reader sleeps.
     pub asleep: bool,
-    /// Set until its reader has let it go, or was marked.
+    /// Set until its reader has let it go, or was marked as lost.
     pub attached: bool,
+    /// Set from when it was evicted until it has let the cursor go.
+    pub evicted: bool,
 }
 
 impl Policy {
@@ -285,12 +291,29 @@ fn lose_cursor(region: &Own) {
     region.wake(cursor::EVENTS);
 }
 
+/// Says in the cursor of a reader of a ring that it is evicted, unless it has let that go, and wakes both sides.
+pub fn mark_evicted(cursor: &Block, ring: &Block) {
+    if let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) {
+        evict_cursor(&region);
+    }
+    if let Ok(region) = Own::of_block(ring, ring::ENTRIES) {
+        // A reader that is about to sleep looks again within a quarter of a second.
+        region.wake(ring::EVENTS);
+    }
+}
+
+fn evict_cursor(region: &Own) {
+    region.swap32(cursor::STATE, CursorState::Attached as u32, CursorState::Evicted as u32);
+    region.add32(cursor::EVENTS);
+    region.wake(cursor::EVENTS);
+}
+
 /// A ring as it is now, for telling people.
 #[must_use]
 pub fn inspect_ring(ring: &Block) -> RingNow {
     let Ok(region) = Own::of_block(ring, ring::ENTRIES) else { return RingNow::default() };
-    // Its writer may have written another policy there, and then has the messages of that.
-    let head = if region.load32(ring::POLICY) == Policy::Block as u32 { ring::HEAD } else { ring::WRITTEN };
+    // Its writer may have written another version there, and then has the messages of that.
+    let head = if region.load32(ring::VERSION) == 1 { ring::HEAD } else { ring::WRITTEN };
     RingNow { head: region.load64(head), state: RingState::read(region.load32(ring::STATE)) }
 }
 
@@ -298,11 +321,14 @@ pub fn inspect_ring(ring: &Block) -> RingNow {
 #[must_use]
 pub fn inspect_cursor(cursor: &Block) -> CursorNow {
     let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) else { return CursorNow::default() };
+    let state = region.load32(cursor::STATE);
+    let evicted = state == CursorState::Evicted as u32;
     CursorNow {
         next: region.load64(cursor::NEXT),
         dropped: region.load64(cursor::DROPPED),
         asleep: region.load32(cursor::ASLEEP) != 0,
-        attached: region.load32(cursor::STATE) == CursorState::Attached as u32,
+        attached: evicted || state == CursorState::Attached as u32,
+        evicted,
     }
 }
 

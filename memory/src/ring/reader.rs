@@ -47,6 +47,9 @@ pub enum ReadError {
     /// The reader was closed here, or by its sidecar.
     #[error("the reader is closed")]
     Closed,
+    /// The writer has evicted the reader.
+    #[error("the writer has evicted the reader")]
+    Evicted,
     /// As many messages are held as may be.
     #[error("{hold} messages are held, and no more may be")]
     HoldLimit {
@@ -168,7 +171,7 @@ impl RingReader {
     /// # Errors
     /// Why there is none. After [`ReadError::Damaged`] the ring is not to be read on.
     pub fn read(&mut self, deadline: Deadline, stop: &dyn Fn() -> bool) -> Result<Read, ReadError> {
-        if self.inner.shape.policy().drops() {
+        if self.inner.shape.tells_holds() {
             return self.read_dropping(deadline, stop);
         }
         let inner = Arc::clone(&self.inner);
@@ -178,9 +181,7 @@ impl RingReader {
                 let held = inner.held.lock();
                 (held.taken, held.count)
             };
-            if inner.is_closed() {
-                return Err(ReadError::Closed);
-            }
+            inner.check_open()?;
             // Before the head: a writer that finishes has published before.
             let state = RingState::read(inner.ring.load32(ring::STATE));
             let is_there = inner.ring.load64(ring::HEAD) > taken;
@@ -290,9 +291,28 @@ impl Inner {
         view.map_err(|error| damaged(position, error.to_string()))
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-            || self.cursor.load32(cursor::STATE) != CursorState::Attached as u32
+    fn is_closed(&self) -> bool {
+        self.check_open().is_err()
+    }
+
+    /// Checks that messages may be read: nobody has closed the reader or evicted it.
+    pub(super) fn check_open(&self) -> Result<(), ReadError> {
+        let state = self.cursor.load32(cursor::STATE);
+        if state == CursorState::Evicted as u32 {
+            return Err(ReadError::Evicted);
+        }
+        match state == CursorState::Attached as u32 && !self.closed.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(ReadError::Closed),
+        }
+    }
+
+    /// Wakes the writer if it waits, after a cursor has said more.
+    pub(super) fn tell_writer(&self) {
+        let wants = || self.ring.load32(ring::WANTS) != 0;
+        if wait::count(&Counter(&self.cursor, cursor::EVENTS), wants) {
+            self.cursor.wake(cursor::EVENTS);
+        }
     }
 
     /// A layout by its number, of the message at a position; 0 is none.
@@ -330,17 +350,16 @@ impl Inner {
         // Under the lock: a later give-back must not be stored before an earlier one.
         self.cursor.store64(cursor::NEXT, held.next);
         drop(held);
-        let wants = || self.ring.load32(ring::WANTS) != 0;
-        if wait::count(&Counter(&self.cursor, cursor::EVENTS), wants) {
-            self.cursor.wake(cursor::EVENTS);
-        }
+        self.tell_writer();
     }
 }
 
 impl Drop for Inner {
     /// Reader and messages are gone: the writer waits for this reader no more.
     fn drop(&mut self) {
-        self.cursor.swap32(cursor::STATE, CursorState::Attached as u32, CursorState::Detached as u32);
+        for state in [CursorState::Attached, CursorState::Evicted] {
+            self.cursor.swap32(cursor::STATE, state as u32, CursorState::Detached as u32);
+        }
         self.cursor.add32(cursor::EVENTS);
         self.cursor.wake(cursor::EVENTS);
     }

@@ -12,8 +12,8 @@
 //!        ..  data: slots x stride, and one more in a ring that drops
 //! ```
 //! Words that different sides write lie in lines of their own. A ring that blocks has version 1 and no use for the words policy,
-//! written, holds, dropped and the sequence of an entry: position and sequence are one there. A ring that drops has version 2, which
-//! readers of earlier releases refuse.
+//! written, holds, dropped and the sequence of an entry: position and sequence are one there. A ring that drops has version 2, and one
+//! that blocks and evicts version 3: readers of earlier releases refuse what they do not know.
 
 use super::Policy;
 use super::region::LINE;
@@ -97,6 +97,7 @@ pub enum ShapeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingShape {
     policy: Policy,
+    evicts: bool,
     slots: u32,
     slot_bytes: u64,
     stride: u64,
@@ -119,6 +120,14 @@ impl RingShape {
     /// # Errors
     /// As [`Self::new`].
     pub fn of(policy: Policy, slots: u32, slot_bytes: u64) -> Result<Self, ShapeError> {
+        Self::with(policy, false, slots, slot_bytes)
+    }
+
+    /// The shape of a ring with a policy, whose readers may be evicted if `evicts`: only of one that blocks.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with(policy: Policy, evicts: bool, slots: u32, slot_bytes: u64) -> Result<Self, ShapeError> {
         if !SLOTS.contains(&slots) {
             return Err(ShapeError::Slots { slots });
         }
@@ -133,13 +142,24 @@ impl RingShape {
         let places = u64::from(slots) + u64::from(policy.drops());
         let bytes = stride.checked_mul(places).and_then(|all| all.checked_add(data));
         let bytes = bytes.filter(|bytes| *bytes <= 1 << 48).ok_or(wrong)?;
-        Ok(Self { policy, slots, slot_bytes, stride, layouts, data, bytes })
+        Ok(Self { policy, evicts, slots, slot_bytes, stride, layouts, data, bytes })
     }
 
     /// Policy of the ring.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy
+    }
+
+    /// Returns whether readers of a ring that blocks may be evicted.
+    #[must_use]
+    pub fn evicts(&self) -> bool {
+        self.evicts
+    }
+
+    /// Returns whether a reader says in its cursor what it holds, and the writer passes over that.
+    pub(super) fn tells_holds(&self) -> bool {
+        self.evicts || self.policy.drops()
     }
 
     /// Number of slots.
@@ -163,12 +183,21 @@ impl RingShape {
     /// Messages that a reader holds at a time, at most.
     #[must_use]
     pub fn most_held(&self) -> u32 {
-        if self.policy.drops() { self.slots.min(HOLDS) } else { self.slots }
+        match (self.policy.drops(), self.evicts) {
+            (true, _) => self.slots.min(HOLDS),
+            // Who holds every slot would hold the writer up however it was evicted.
+            (_, true) => (self.slots - 1).min(HOLDS),
+            _ => self.slots,
+        }
     }
 
     /// Version of the words.
     pub(super) fn version(&self) -> u32 {
-        if self.policy.drops() { 2 } else { 1 }
+        match (self.policy.drops(), self.evicts) {
+            (true, _) => 2,
+            (_, true) => 3,
+            _ => 1,
+        }
     }
 
     /// Offset of a word of the entry of the message at a position.

@@ -15,6 +15,7 @@ use crate::segment::{Fallocate, Sealed, Unsealed};
 use crate::testing::until;
 
 mod dropping;
+mod evicting;
 
 /// Counts what a thread allocates.
 struct Counting;
@@ -83,7 +84,10 @@ impl World {
     }
 
     fn of(policy: Policy, slots: u32, slot_bytes: u64) -> Self {
-        let shape = RingShape::of(policy, slots, slot_bytes).unwrap();
+        Self::shaped(RingShape::of(policy, slots, slot_bytes).unwrap())
+    }
+
+    fn shaped(shape: RingShape) -> Self {
         let ring = Memory::new(shape.bytes());
         clear_ring(&ring.words(), shape);
         let writer = RingWriter::open(ring.own(), shape).unwrap();
@@ -92,11 +96,17 @@ impl World {
 
     /// A reader with its cursor, attached under that number.
     fn reader(&self, id: u64, hold: u32) -> (RingReader, Memory) {
+        let (reader, cursor, _) = self.reader_from(id, hold, First::Next);
+        (reader, cursor)
+    }
+
+    /// A reader with its cursor, and the sequence that it begins with.
+    fn reader_from(&self, id: u64, hold: u32, from: First) -> (RingReader, Memory, u64) {
         let cursor = Memory::new(CURSOR_BYTES);
         clear_cursor(&cursor.words());
-        let first = self.writer.readers().attach(id, cursor.shared(), First::Next).unwrap();
+        let first = self.writer.readers().attach(id, cursor.shared(), from).unwrap();
         let reader = RingReader::open(self.ring.shared(), cursor.own(), self.shape, first, hold).unwrap();
-        (reader, cursor)
+        (reader, cursor, first)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Published {
@@ -128,6 +138,10 @@ fn message(reader: &mut RingReader) -> Message {
 
 fn soon() -> Deadline {
     Deadline::At(Instant::now() + Duration::from_millis(20))
+}
+
+fn wants(ring: &Memory) -> bool {
+    ring.words().load32(ring::WANTS) != 0
 }
 
 #[test]
@@ -318,7 +332,6 @@ fn a_sleeping_writer_is_woken_by_a_give_back_and_by_a_reader_that_is_gone() {
     (0..2).for_each(|_| {
         world.write(b"x");
     });
-    let wants = |ring: &Memory| ring.words().load32(ring::WANTS) != 0;
     let World { ring, writer, .. } = &mut world;
     thread::scope(|scope| {
         let writes = scope.spawn(|| {

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::dropping::is_held_by;
+use super::evicting::Eviction;
 use super::region::{Own, Shared};
 use super::shape::{LAYOUT_BYTES, LAYOUTS, cursor, entry, ring};
 use super::wait::{self, Counter};
@@ -83,14 +85,22 @@ pub struct RingWriter {
     /// Entries below it are withdrawn, in a ring that drops.
     pub(super) withdrawn: u64,
     pub(super) layout: Layouts,
+    pub(super) eviction: Option<Eviction>,
 }
 
-/// Layouts in the ring: the last one's number, from 1, its length, and the position of the message that used each place last.
+/// Layouts in the ring: the last one's number, from 1, its length, and the message that used each place last.
 #[derive(Debug, Default)]
 pub(super) struct Layouts {
     last: u64,
     bytes: u32,
-    used: [Option<u64>; LAYOUTS as usize],
+    used: [Option<Used>; LAYOUTS as usize],
+}
+
+/// Last use of the place of a layout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Used {
+    pub(super) position: u64,
+    pub(super) sequence: u64,
 }
 
 /// The readers of a ring. Another thread may attach and detach them while the writer writes.
@@ -110,23 +120,38 @@ pub(super) struct List {
 
 #[derive(Debug)]
 pub(super) struct Reader {
-    id: u64,
+    pub(super) id: u64,
     pub(super) cursor: Arc<Shared>,
     first: u64,
     /// The lowest sequence that it had not given back at the last look.
     next: u64,
     /// When the writer first waited for that to grow.
     since: Option<Instant>,
+    /// Set if it was evicted at the last look.
+    pub(super) evicted: bool,
+    /// Set once the writer has asked for that by itself.
+    pub(super) evicting: bool,
 }
 
-/// A reader that is behind what is needed.
-struct Laggard {
-    id: u64,
+/// A reader that is waited for.
+pub(super) struct Laggard {
+    pub(super) id: u64,
     cursor: Arc<Shared>,
-    next: u64,
-    since: Instant,
-    /// The cursor's counter, from before the look.
+    sequence: u64,
+    pub(super) since: Instant,
+    /// The cursor's counter, from before the look of whoever sleeps.
     events: u32,
+    lacks: Lacks,
+    pub(super) evicting: bool,
+}
+
+/// Step of a reader that is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lacks {
+    /// To read, or give back, all below a sequence.
+    Below(u64),
+    /// To let go of a slot.
+    Slot(u64),
 }
 
 /// Room for one message. Dropped without [`Slot::publish`] it leaves nothing.
@@ -166,7 +191,7 @@ impl RingWriter {
         let (ring, list) = (Arc::new(ring), Mutex::new(List { floor: first, ..List::default() }));
         let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), shape, list });
         let (head, sequence, withdrawn, layout) = (first, first, first, Layouts::default());
-        Self { ring, shape, readers, head, sequence, is_dropped: false, withdrawn, layout }
+        Self { ring, shape, readers, head, sequence, is_dropped: false, withdrawn, layout, eviction: None }
     }
 
     /// Writes a piece of the next message: before its slot is claimed, and only where [`RingReaders::given_back`] has said that the slot
@@ -212,15 +237,17 @@ impl RingWriter {
             Layout::Plain | Layout::Same => None,
         };
         // Every reader must have given back what lies in the slot, and what uses the layout's place.
-        let floor =
-            new.and_then(|_| self.layout.used[place(self.layout.last + 1)]).map_or(0, |last| last + 1);
+        let last_use = new.and_then(|_| self.layout.used[place(self.layout.last + 1)]);
+        let floor = last_use.map_or(0, |used| used.position + 1);
         if self.shape.policy().drops() {
             self.take_slot();
             self.withdraw_below(floor);
+        } else if self.shape.evicts() {
+            self.wait_for_slot(last_use, deadline, stop)?;
         } else {
             let needed = (self.head + 1).saturating_sub(u64::from(self.shape.slots())).max(floor);
             while let Some(laggard) = self.readers.behind(needed, floor) {
-                self.sleep(&laggard, needed, deadline, stop)?;
+                self.sleep(&laggard, deadline, stop)?;
             }
         }
         if let (Layout::New(bytes), Some(length)) = (layout, new) {
@@ -242,14 +269,14 @@ impl RingWriter {
         self.ring.wake(ring::EVENTS);
     }
 
-    /// Sleeps until a reader may have given something back.
-    fn sleep(
+    /// Sleeps until a reader may have done what is waited for, or is to be evicted.
+    pub(super) fn sleep(
         &self,
         laggard: &Laggard,
-        needed: u64,
         deadline: Deadline,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), ClaimError> {
+        let evicted_at = self.evict_in_time(laggard);
         let until = match deadline {
             Deadline::At(until) if Instant::now() < until => Some(until),
             Deadline::Never => None,
@@ -258,14 +285,7 @@ impl RingWriter {
         if stop() {
             return Err(ClaimError::Stopped);
         }
-        let cursor = &*laggard.cursor;
-        let is_there = || {
-            cursor.load64(cursor::NEXT) >= needed
-                || cursor.load32(cursor::STATE) != CursorState::Attached as u32
-        };
-        let announce = || self.ring.store32(ring::WANTS, 1);
-        wait::sleep_unless(&Counter(cursor, cursor::EVENTS), laggard.events, announce, is_there, until);
-        self.ring.store32(ring::WANTS, 0);
+        self.readers.sleep(laggard, [until, evicted_at].into_iter().flatten().min());
         Ok(())
     }
 
@@ -290,7 +310,7 @@ impl RingWriter {
         self.ring.store64(word(entry::SEQUENCE), sequence);
         self.ring.store64(word(entry::POSITION), self.head + 1);
         if layout.0 > 0 {
-            self.layout.used[place(layout.0)] = Some(self.head);
+            self.layout.used[place(layout.0)] = Some(Used { position: self.head, sequence });
         }
         self.head += 1;
         // In this order for whoever is attached meanwhile: it begins with this message, or sees it published.
@@ -300,7 +320,7 @@ impl RingWriter {
         let sleeps = wait::count(&Counter(&*self.ring, ring::EVENTS), || {
             list.readers.iter().any(|reader| reader.cursor.load32(cursor::ASLEEP) != 0)
         });
-        let readers = list.readers.len() as u32;
+        let readers = list.count() as u32;
         drop(list);
         if sleeps {
             self.ring.wake(ring::EVENTS);
@@ -323,7 +343,20 @@ fn layout_length(bytes: &[u8]) -> Result<u32, ClaimError> {
 
 impl Laggard {
     fn blocks(&self) -> ClaimError {
-        ClaimError::Blocked { reader: self.id, sequence: self.next, held: self.since.elapsed() }
+        ClaimError::Blocked { reader: self.id, sequence: self.sequence, held: self.since.elapsed() }
+    }
+
+    /// Returns whether it is waited for no longer.
+    fn is_over(&self, shape: &RingShape) -> bool {
+        let state = self.cursor.load32(cursor::STATE);
+        let evicted = state == CursorState::Evicted as u32;
+        if !evicted && state != CursorState::Attached as u32 {
+            return true;
+        }
+        match self.lacks {
+            Lacks::Below(needed) => evicted || self.cursor.load64(cursor::NEXT) >= needed,
+            Lacks::Slot(slot) => !is_held_by(&self.cursor, shape, slot),
+        }
     }
 }
 
@@ -354,13 +387,14 @@ impl RingReaders {
         let mut list = self.list.lock();
         let head = self.ring.load64(ring::HEAD);
         let first = match from {
-            _ if self.shape.policy().drops() => self.first_dropping(from, head),
+            _ if self.shape.tells_holds() => self.first_dropping(from, head),
             First::Next => head,
             First::Oldest => {
                 (head + 1).saturating_sub(u64::from(self.shape.slots())).max(list.floor).min(head)
             }
         };
-        list.readers.push(Reader { id, cursor, first, next: first, since: None });
+        let (next, since, evicted, evicting) = (first, None, false, false);
+        list.readers.push(Reader { id, cursor, first, next, since, evicted, evicting });
         first
     }
 
@@ -371,7 +405,8 @@ impl RingReaders {
         let mut list = self.list.lock();
         let head = self.ring.load64(ring::HEAD);
         list.readers.retain_mut(|reader| reader.look(head));
-        let lowest = list.readers.iter().map(|reader| reader.next).min().unwrap_or(head);
+        let there = list.readers.iter().filter(|reader| !reader.evicted);
+        let lowest = there.map(|reader| reader.next).min().unwrap_or(head);
         // A message that every reader may get again must stay until the last slot needs its place.
         let lowest = lowest.max(list.floor);
         list.floor = lowest;
@@ -380,13 +415,17 @@ impl RingReaders {
 
     /// Waits until more is given back than below `seen`, for a quarter of a second at most; at once where nobody reads.
     pub fn wait_given_back(&self, seen: u64) {
-        let Some(laggard) = self.behind(seen + 1, 0) else { return };
-        let cursor = &*laggard.cursor;
-        let is_there = || {
-            cursor.load64(cursor::NEXT) > seen || cursor.load32(cursor::STATE) != CursorState::Attached as u32
-        };
+        if let Some(laggard) = self.behind(seen + 1, 0) {
+            self.sleep(&laggard, None);
+        }
+    }
+
+    /// Sleeps until a reader may have done what it is waited for.
+    fn sleep(&self, laggard: &Laggard, until: Option<Instant>) {
+        let is_there = || laggard.is_over(&self.shape);
         let announce = || self.ring.store32(ring::WANTS, 1);
-        wait::sleep_unless(&Counter(cursor, cursor::EVENTS), laggard.events, announce, is_there, None);
+        let cursor = &Counter(&*laggard.cursor, cursor::EVENTS);
+        wait::sleep_unless(cursor, laggard.events, announce, is_there, until);
         self.ring.store32(ring::WANTS, 0);
     }
 
@@ -395,10 +434,10 @@ impl RingReaders {
         self.list.lock().readers.retain(|reader| reader.id != id);
     }
 
-    /// Number of readers.
+    /// Number of readers, without those that are evicted.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.list.lock().readers.len()
+        self.list.lock().count()
     }
 
     /// Returns whether there is none.
@@ -413,18 +452,24 @@ impl RingReaders {
         let mut list = self.list.lock();
         list.floor = list.floor.max(floor);
         let head = self.ring.load64(ring::HEAD);
-        loop {
-            list.readers.retain_mut(|reader| reader.look(head));
-            let behind = list.readers.iter_mut().filter(|reader| reader.next < needed);
-            let reader = behind.min_by_key(|reader| reader.next)?;
-            // Before another look: what is given back after that look raises the counter.
-            let events = reader.cursor.load32(cursor::EVENTS);
-            if reader.look(head) && reader.next < needed {
-                let since = *reader.since.get_or_insert_with(Instant::now);
-                let (id, cursor, next) = (reader.id, Arc::clone(&reader.cursor), reader.next);
-                return Some(Laggard { id, cursor, next, since, events });
-            }
-        }
+        list.behind(needed, head)
+    }
+}
+
+// === impl List ===
+
+impl List {
+    /// Number of readers that are not evicted.
+    pub(super) fn count(&self) -> usize {
+        self.readers.iter().filter(|reader| !reader.evicted).count()
+    }
+
+    /// As [`RingReaders::behind`], where so many messages were published.
+    pub(super) fn behind(&mut self, needed: u64, published: u64) -> Option<Laggard> {
+        self.readers.retain_mut(|reader| reader.look(published));
+        let behind = self.readers.iter_mut().filter(|reader| !reader.evicted && reader.next < needed);
+        let reader = behind.min_by_key(|reader| reader.next)?;
+        Some(reader.laggard(reader.next, Lacks::Below(needed)))
     }
 }
 
@@ -432,14 +477,27 @@ impl Reader {
     /// Looks at the cursor; returns whether the reader is one still.
     fn look(&mut self, head: u64) -> bool {
         let next = self.cursor.load64(cursor::NEXT).max(self.first);
-        let attached = self.cursor.load32(cursor::STATE) == CursorState::Attached as u32;
-        if !attached || next > head || next < self.next {
+        let state = self.cursor.load32(cursor::STATE);
+        self.evicted = state == CursorState::Evicted as u32;
+        if self.evicted {
+            // What it holds is its own.
+            return true;
+        }
+        if state != CursorState::Attached as u32 || next > head || next < self.next {
             return false;
         }
         if next > self.next {
             (self.next, self.since) = (next, None);
         }
         true
+    }
+
+    /// The reader as one that is waited for, because of a message. Whoever sleeps for it looks once more before.
+    pub(super) fn laggard(&mut self, sequence: u64, lacks: Lacks) -> Laggard {
+        let events = self.cursor.load32(cursor::EVENTS);
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let (id, cursor, evicting) = (self.id, Arc::clone(&self.cursor), self.evicting || self.evicted);
+        Laggard { id, cursor, sequence, since, events, lacks, evicting }
     }
 }
 

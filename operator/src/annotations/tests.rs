@@ -17,6 +17,7 @@ fn every_annotation_is_read_into_its_field() {
         ("require", "encrypted"),
         ("containers", "trainer, eval"),
         ("after", "istio-proxy"),
+        ("sets", "data/sets/mine"),
         ("cpu", "200m"),
         ("memory", "256Mi"),
         ("log-level", "debug"),
@@ -31,6 +32,10 @@ fn every_annotation_is_read_into_its_field() {
         require: Some(vec![Requirement::Encrypted]),
         containers: Some(vec!["trainer".to_owned(), "eval".to_owned()]),
         after: Some(vec!["istio-proxy".to_owned()]),
+        sets: Some(SetsVolume {
+            volume: Label::new("volume", "data").unwrap(),
+            sub_path: Some("sets/mine".to_owned()),
+        }),
         cpu: Some(Amount::milli(200)),
         memory: Some(Amount::whole(256 << 20)),
         log_level: Some(LogLevel::Debug),
@@ -52,6 +57,7 @@ fn every_value_that_makes_no_sense_is_named_at_once() {
         ("require", "speed"),
         ("containers", "a,,b"),
         ("after", ","),
+        ("sets", "data//sets"),
         ("cpu", "0"),
         ("memory", "1Mi"),
         ("log-level", "loud"),
@@ -72,6 +78,17 @@ fn what_a_pod_requires_is_read_although_something_else_makes_no_sense() {
     let wrong = of("speed").unwrap_err().to_string();
     assert!(wrong.starts_with("tensorlane.dev/require: \"speed\" is wrong ("), "{wrong}");
     assert!(wrong.contains("say some of zero_copy"), "{wrong}");
+}
+
+#[test]
+fn a_path_of_sets_stays_in_its_volume() {
+    let of = |text: &str| read(&said(&[("sets", text)])).map(|wishes| wishes.sets.unwrap().sub_path);
+    assert_eq!(of("data"), Ok(None));
+    assert_eq!(of("data/..a/b.."), Ok(Some("..a/b..".to_owned())));
+    for text in ["", "/data", "data/", "data/..", "data/../x", "data/./x", "Data", "a.b"] {
+        assert!(of(text).is_err(), "{text}");
+    }
+    assert!(of(&format!("data/{}", "x".repeat(600))).is_err());
 }
 
 #[test]

@@ -103,6 +103,8 @@ mod tests {
     fn sizes_that_a_sidecar_would_refuse_are_refused() {
         assert!(args(&["--sidecar-arena-size=1Mi"]).is_err());
         assert!(args(&["--sidecar-cpu=0"]).is_err());
+        assert!(args(&["--sidecar-peers-max=0"]).is_err() && args(&["--sidecar-peers-max=10001"]).is_err());
+        assert_eq!(args(&["--sidecar-peers-max=10000"]).unwrap().defaults().seats, 10_000);
         let image = |text| {
             Args::try_parse_from(["operator", "--pod-name=a", "--namespace=system", "--sidecar-image", text])
         };

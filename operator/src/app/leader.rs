@@ -1,12 +1,10 @@
-//! A single replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that
-//! stood still while its lease ran out goes on with nothing: see [`Fence`], also for what that does not cover. Above
-//! all, one whose renewals fail while it runs goes on writing until it sees that another has the lease.
+//! A single replica leads, by a [lease](super::lease): it watches and writes. The others wait, and serve the webhook like it. What a
+//! term does is behind a [`Fence`]: nothing is written once the lease was not renewed in time.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::Client;
-use kube_lease_manager::LeaseManagerBuilder;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -14,23 +12,12 @@ use super::AppError;
 use super::args::Args;
 use super::certificates::Announced;
 use super::history::went_back;
+use super::lease::{Leadership, Term};
 use crate::certs::SecretPath;
 use crate::metrics::Metrics;
 use crate::reconcile::{Controller, Fence, Webhooks, apply_webhooks};
 
-/// Time that a leader that is gone keeps the others waiting.
-const LEASE_SECONDS: u64 = 15;
-
-/// Time before the end of a lease at which it is renewed.
-const GRACE_SECONDS: u64 = 5;
-
-/// Time that a leader may stand still. The other half of the grace is for clocks that differ.
-const STILL: Duration = Duration::from_millis(GRACE_SECONDS * 1_000 / 2);
-
-/// Time that it may take to give the lease back; after that it runs out by itself.
-const GIVE_BACK: Duration = Duration::from_secs(10);
-
-/// Delay until the lease is asked for again when it could not be.
+/// Delay until the configuration of the webhook is applied again when it could not be.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Interval at which the configuration of the webhook is applied again, because nobody watches it. For so long pods are refused after
@@ -53,79 +40,42 @@ pub(super) async fn run(
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> Result<(), AppError> {
-    while !stop.is_cancelled() {
-        let builder = LeaseManagerBuilder::new(client.clone(), args.lease.clone())
-            .with_namespace(args.namespace.clone())
-            .with_identity(args.identity())
-            .with_duration(LEASE_SECONDS)
-            .with_grace(GRACE_SECONDS);
-        match builder.build().await {
-            Ok(manager) => {
-                let (mut leads, mut task) = manager.watch().await;
-                terms(&client, &args, &configuration, &metrics, &mut leads, &stop).await;
-                // The lease is given back, so that another replica leads at once.
-                drop(leads);
-                match tokio::time::timeout(GIVE_BACK, &mut task).await {
-                    Ok(Ok(Err(error))) => tracing::warn!(%error, "the lease cannot be kept"),
-                    Ok(_) => {}
-                    Err(_) => {
-                        task.abort();
-                        tracing::warn!("the lease is not given back: the API server does not answer");
-                    }
-                }
-            }
-            Err(error) => tracing::warn!(%error, "the lease cannot be asked for"),
-        }
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(RETRY) => {}
-        }
+    let leadership = Leadership::new(client.clone(), &args.namespace, &args.lease, args.identity());
+    loop {
+        let mut term = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            term = leadership.won() => term,
+        };
+        tracing::info!(lease = args.lease, "this replica leads");
+        metrics.leader.set(1);
+        let why = lead(&client, &args, &configuration, &metrics, (&leadership, &mut term), &stop).await;
+        metrics.leader.set(0);
+        configuration.written.send_replace(None);
+        tracing::info!(lease = args.lease, why, "this replica leads no more");
+        leadership.give_back(&term).await;
     }
-    Ok(())
 }
 
-/// Leads in every term that this replica gets, until `stop` or until the lease cannot be kept.
-async fn terms(
+/// Works for one term, until `stop` or until the term ends; says why it did.
+async fn lead(
     client: &Client,
     args: &Args,
     configuration: &Configuration,
     metrics: &Arc<Metrics>,
-    leads: &mut watch::Receiver<bool>,
+    (leadership, term): (&Leadership, &mut Term),
     stop: &CancellationToken,
-) {
-    loop {
-        while !*leads.borrow_and_update() {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                changed = leads.changed() => if changed.is_err() { return },
-            }
-        }
-        tracing::info!(lease = args.lease, "this replica leads");
-        metrics.leader.set(1);
-        let term = stop.child_token();
-        let mut ended = false;
-        let fence = Fence::new(STILL, Instant::now());
-        let work = fence.guard(work(client, args, configuration.clone(), metrics, &term));
-        let lost = leads.wait_for(|leads| !leads);
-        tokio::select! {
-            // Where both are so, that it stood still is why.
-            biased;
-            done = work => if done.is_none() {
-                // Whose the lease is now is asked from the beginning.
-                ended = true;
-                tracing::warn!(lease = args.lease, "this replica stood still: another one may lead by now");
-            },
-            lost = lost => {
-                ended = lost.is_err();
-                tracing::info!(lease = args.lease, "this replica leads no more");
-            }
-        }
-        term.cancel();
-        metrics.leader.set(0);
-        configuration.written.send_replace(None);
-        if ended || stop.is_cancelled() {
-            return;
-        }
+) -> String {
+    let fence = Fence::new(term.until());
+    let work = fence.guard(work(client, args, configuration.clone(), metrics, stop));
+    tokio::select! {
+        // Where both are so, that the lease ran out is why.
+        biased;
+        () = stop.cancelled() => "it ends".to_owned(),
+        done = work => match done {
+            None => "the lease was not renewed in time, and another one may lead by now".to_owned(),
+            Some(()) => "what it knows is of a history that the API server has given up".to_owned(),
+        },
+        why = leadership.keep(term) => why,
     }
 }
 

@@ -14,6 +14,7 @@ mod certificates;
 mod events;
 mod history;
 mod leader;
+mod lease;
 mod logging;
 
 use std::sync::Arc;

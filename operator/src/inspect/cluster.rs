@@ -32,6 +32,8 @@ pub struct Cluster {
     pub endpoints: Seen,
     /// The role of pods that find their peers.
     pub role: Seen,
+    /// The DaemonSet that mounts directories of exchanges on nodes.
+    pub node_daemon: Seen,
     /// Namespaces that are asked about.
     pub namespaces: Namespaces,
 }
@@ -60,7 +62,7 @@ pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     all.extend(webhook(cluster));
     all.push(endpoints(cluster));
     all.extend(role(cluster));
-    let of = |one: &Namespace| namespace::findings(one, &cluster.operator_namespace, &cluster.role);
+    let of = |one: &Namespace| namespace::findings(one, cluster);
     match &cluster.namespaces {
         Namespaces::One(one) => all.extend(of(one)),
         Namespaces::Hidden(why) => all.push(hidden("namespaces", "which of them use Tensorlane", why)),
@@ -281,4 +283,4 @@ fn endpoints(cluster: &Cluster) -> Finding {
 
 #[cfg(test)]
 #[path = "cluster_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -34,12 +34,13 @@ fn well() -> Cluster {
         }]})),
         endpoints: there(json!({"items": [{"endpoints": [{"conditions": {"ready": true}}, {}]}]})),
         role: there(json!({})),
+        node_daemon: Seen::Missing,
         namespaces: Namespaces::One(Box::new(ml())),
     }
 }
 
 /// A namespace in which all is well.
-fn ml() -> Namespace {
+pub(in crate::inspect) fn ml() -> Namespace {
     let allowed = json!({"status": {"allowed": true}});
     Namespace {
         name: "ml".to_owned(),
@@ -55,6 +56,8 @@ fn ml() -> Namespace {
             "metadata": {"name": "a"},
             "status": {"fingerprints": ["sha256:1"], "conditions": [{"type": "Ready", "status": "True"}]},
         }]})),
+        pods: there(json!({"items": []})),
+        policies: there(json!({"items": [super::super::network::policy("ml", "default")]})),
         daemons: there(json!({"items": []})),
         binding: there(json!({})),
         access: vec![("list tensorpeers", there(allowed))],
@@ -84,7 +87,7 @@ fn a_cluster_that_is_well_has_a_line_for_everything_and_no_problem() {
     let all = findings(&well());
     assert!(all.iter().all(|one| one.level == Level::Ok), "{all:#?}");
     let about: std::collections::BTreeSet<_> = all.iter().map(|one| one.about).collect();
-    assert_eq!(about.len(), 10);
+    assert_eq!(about.len(), 11);
     assert_eq!(exit_code(&all), 0);
 }
 
@@ -216,7 +219,7 @@ fn every_namespace_is_told_apart_and_the_installation_is_told_once() {
     assert_eq!(all.iter().filter(|one| one.about == "operator").count(), 1);
     let of =
         |namespace: &'static str| all.iter().filter(move |one| one.namespace.as_deref() == Some(namespace));
-    assert!(of("ml").count() == 4 && of("ml").all(|one| one.level == Level::Ok), "{all:#?}");
+    assert!(of("ml").count() == 5 && of("ml").all(|one| one.level == Level::Ok), "{all:#?}");
     let wrong: Vec<_> = of("rl").filter(|one| one.level == Level::Problem).map(|one| one.about).collect();
     assert_eq!(wrong, ["permissions"], "{all:#?}");
 
@@ -224,6 +227,38 @@ fn every_namespace_is_told_apart_and_the_installation_is_told_once() {
     assert_eq!(exit_code(&findings(&cluster)), 0);
     cluster.namespaces = Namespaces::Hidden("forbidden".to_owned());
     assert_eq!(exit_code(&findings(&cluster)), 3);
+}
+
+/// The exchange shares memory by a claim, and this DaemonSet is there, with so many of its pods ready on two nodes.
+fn sharing(daemon: Option<(&str, u32)>) -> Cluster {
+    let mut cluster = well();
+    if let Seen::There(list) = &mut one(&mut cluster).exchanges {
+        list["items"][0]["spec"] = json!({"sameNode": "claim"});
+    }
+    if let Some((listed, ready)) = daemon {
+        cluster.node_daemon = there(json!({
+            "spec": {"template": {"spec": {"containers": [{"args": ["--bytes=1Mi", listed]}]}}},
+            "status": {"desiredNumberScheduled": 2, "numberReady": ready},
+        }));
+    }
+    cluster
+}
+
+#[test]
+fn an_exchange_that_shares_memory_without_a_file_system_of_its_own_is_told() {
+    for missing in [None, Some(("ml/other", 2))] {
+        let all = findings(&sharing(missing));
+        let told = all.iter().find(|one| one.about == "sameNode").unwrap();
+        assert_eq!((told.level, exit_code(&all)), (Level::Note, 0));
+        assert!(told.found.contains("can fill /run of the node"), "{told:?}");
+        assert!(told.remedy.as_ref().unwrap().contains("{namespace: ml, name: default}"), "{told:?}");
+    }
+    let all = findings(&sharing(Some(("ml/default", 2))));
+    assert!(all.iter().any(|one| one.about == "sameNode" && one.level == Level::Ok), "{all:#?}");
+    assert!(only_problem(&sharing(Some(("ml/default", 1)))).contains("on 1 of 2 nodes -> kubectl -n"));
+    let mut hidden = sharing(None);
+    hidden.node_daemon = Seen::Hidden("forbidden".to_owned());
+    assert_eq!(exit_code(&findings(&hidden)), 3);
 }
 
 #[test]

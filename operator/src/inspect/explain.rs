@@ -6,7 +6,7 @@ use tensorlane_proto::crd::DEFAULT_EXCHANGE;
 use super::{Seen, condition, list, name, text};
 use crate::findings::Finding;
 use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECT, INJECTED, MUTATE_PATH, SIDECAR, STATUS};
-use crate::offline::pods;
+use crate::offline::{claim_templates, pods};
 use crate::plan::{Decision, Facts, Plan, Requests, Skip, Status, plan};
 use crate::quantity::Amount;
 
@@ -261,14 +261,14 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
         )];
     }
     let facts = match &subject.facts {
-        Ok(facts) => facts,
+        Ok(facts) => Facts { claim_templates: claim_templates(object), ..facts.clone() },
         Err(why) => {
             return vec![Finding::unknown("plan", why.clone(), "ask with an account that may read it")];
         }
     };
     let mut all = Vec::new();
     for (place, pod) in &pods {
-        let mut found = planned_pod(subject, object, (place, pod), facts);
+        let mut found = planned_pod(subject, object, (place, pod), &facts);
         if pods.len() > 1 {
             found.iter_mut().for_each(|finding| finding.found = format!("{place}: {}", finding.found));
         }

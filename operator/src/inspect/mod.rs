@@ -4,8 +4,10 @@
 pub mod cluster;
 pub mod explain;
 pub mod namespace;
+pub mod network;
 pub mod peers;
 pub mod routes;
+pub mod shared_memory;
 
 use serde_json::Value;
 

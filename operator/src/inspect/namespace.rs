@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::cluster::PEER_ROLE;
-use super::{Seen, condition, hidden, name, peers, text};
+use super::cluster::{Cluster, PEER_ROLE};
+use super::{Seen, condition, hidden, name, network, peers, shared_memory, text};
 use crate::findings::Finding;
 use crate::names::INJECT;
 
@@ -20,6 +20,10 @@ pub struct Namespace {
     pub exchanges: Seen,
     /// Peers of the namespace.
     pub peers: Seen,
+    /// Pods of the namespace that have a sidecar, with their labels.
+    pub pods: Seen,
+    /// NetworkPolicies of the namespace.
+    pub policies: Seen,
     /// DaemonSets of the namespace.
     pub daemons: Seen,
     /// Binding that gives its pods the role with which they find their peers.
@@ -47,14 +51,16 @@ pub fn names(labelled: &Seen, objects: &[Seen]) -> Result<BTreeSet<String>, Stri
 }
 
 /// Findings about the namespace.
-pub(super) fn findings(of: &Namespace, operator_namespace: &str, role: &Seen) -> Vec<Finding> {
-    let mut all = vec![object(of, operator_namespace)];
+pub(super) fn findings(of: &Namespace, cluster: &Cluster) -> Vec<Finding> {
+    let mut all = vec![object(of, &cluster.operator_namespace)];
     if of.object == Seen::Missing {
         return all;
     }
     all.extend(daemons(of));
     all.extend(exchanges(of));
-    all.extend(permissions(of, role));
+    all.extend(permissions(of, &cluster.role));
+    all.extend(shared_memory::findings(of, &cluster.node_daemon, &cluster.operator_namespace));
+    all.extend(network::findings(of));
     all.extend(peers::findings(&of.peers));
     all
 }

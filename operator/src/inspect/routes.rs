@@ -181,9 +181,10 @@ fn all_of(words: &[Requirement]) -> Require {
 fn policy(spec: &ExchangeSpec) -> Policy {
     let shares = spec.same_node.is_some_and(|word| word != SameNode::Off);
     let usual = Policy::default().allow;
+    let shared = usual.with(Transport::Shm).with(Transport::CudaIpc);
     let plain = spec.security.as_ref().and_then(|security| security.encryption) == Some(EncryptionWord::None);
     Policy {
-        allow: listed(spec).unwrap_or(if shares { usual.with(Transport::Shm) } else { usual }),
+        allow: listed(spec).unwrap_or(if shares { shared } else { usual }),
         encryption: if plain { Encryption::None } else { Encryption::Tls },
         prefer: match spec.prefer {
             None | Some(Prefer::Measured) => None,

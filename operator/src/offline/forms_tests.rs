@@ -33,7 +33,8 @@ fn items_without_a_kind_are_what_their_list_says() {
     let silent = "kind: PodList\napiVersion: v1\nitems: [{metadata: {name: a}, spec: {containers: [{name: m}]}}] # kept\n";
     assert_eq!(injected(silent).yaml, silent);
     let other = "kind: AllowList\napiVersion: example.org/v1\nitems: [10.0.0.0/8, {a: b}]\n";
-    assert_eq!(injected(other), Injected { yaml: other.to_owned(), notes: Vec::new() });
+    let done = injected(other);
+    assert_eq!((done.yaml.as_str(), done.notes), (other, Vec::new()));
     let refused =
         inject("kind: List\nitems: [{metadata: {name: a}}]\n", "ml", &Defaults::default()).unwrap_err();
     assert!(matches!(refused, OfflineError::NoItem { number: 1, item: 0 }), "{refused}");

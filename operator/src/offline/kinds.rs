@@ -67,6 +67,13 @@ pub fn pods(object: &Value) -> Vec<(String, &Value)> {
     places.into_iter().filter_map(pod).collect()
 }
 
+/// Names of the volumes that a StatefulSet gives its pods besides those of its template; empty for every other object.
+pub fn claim_templates(object: &Value) -> Vec<String> {
+    let all = object.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array);
+    let name = |claim: &Value| Some(claim.pointer("/metadata/name")?.as_str()?.to_owned());
+    all.into_iter().flatten().filter_map(name).collect()
+}
+
 /// Paths of the pods in an object of a known kind; none where the kind is unknown.
 pub(super) fn known(object: &Value) -> Option<Vec<String>> {
     let text = |name| object.get(name).and_then(Value::as_str);

@@ -31,7 +31,7 @@ use crate::annotations;
 use crate::names::{INJECT, PREFIX};
 use crate::plan::{Decision, Defaults, Facts, Namespace, plan};
 
-pub use kinds::pods;
+pub use kinds::{claim_templates, pods};
 
 /// The most bytes of manifests; YAML can grow when it is read.
 pub const BYTES_MAX: usize = 16 << 20;
@@ -41,6 +41,8 @@ pub const BYTES_MAX: usize = 16 << 20;
 pub struct Injected {
     /// All documents, in their order.
     pub yaml: String,
+    /// Objects of all documents, those of lists one by one, as kubectl reads them.
+    pub objects: Vec<Value>,
     /// Notes on each pod or template.
     pub notes: Vec<Note>,
 }
@@ -133,7 +135,21 @@ pub fn inject(yaml: &str, namespace: &str, defaults: &Defaults) -> Result<Inject
         out.push_str(piece.head());
         out.push_str(&writing::write(&document.value));
     }
-    Ok(Injected { yaml: out, notes })
+    let mut objects = Vec::new();
+    documents.into_iter().for_each(|document| gather(document.value, &mut objects));
+    Ok(Injected { yaml: out, objects, notes })
+}
+
+/// Gathers the objects of a document: those of a list one by one, and none of an empty one.
+fn gather(mut value: Value, objects: &mut Vec<Value>) {
+    // Other items are those of an object whose kind only ends so.
+    if !is_list(&value) || !items(&value).iter().all(Value::is_object) {
+        objects.extend(Some(value).filter(|value| !value.is_null()));
+        return;
+    }
+    if let Some(items) = value.get_mut("items").and_then(Value::as_array_mut) {
+        std::mem::take(items).into_iter().for_each(|item| gather(item, objects));
+    }
 }
 
 /// A document of the stream.
@@ -231,7 +247,8 @@ impl Scene {
             text,
             denied: false,
         }));
-        let facts = self.facts(namespace, defaults);
+        let claim_templates = claim_templates(document);
+        let facts = Facts { claim_templates, ..self.facts(namespace, defaults) };
         let mut changed = false;
         for place in &places {
             let Some(pod) = document.pointer_mut(place).filter(|pod| pod.is_object()) else { continue };

@@ -24,9 +24,39 @@ fn every_kind_that_makes_pods_gets_its_template_injected() {
 }
 
 #[test]
+fn a_volume_that_a_stateful_set_claims_for_its_pods_is_one_of_them() {
+    let template = TEMPLATE.replace("enabled}", "enabled, tensorlane.dev/sets: data}");
+    let done = injected(&format!(
+        "kind: StatefulSet\nspec: {{template: {template}, volumeClaimTemplates: [{{metadata: {{name: data}}}}]}}\n"
+    ));
+    assert!(done.yaml.contains("mountPath: /var/lib/tensorlane-sets"), "{}\n{:?}", done.yaml, done.notes);
+    let other = injected(&format!("kind: StatefulSet\nspec: {{template: {template}}}\n"));
+    assert!(
+        other.notes[0].denied && other.notes[0].text.contains("the pod has no volume"),
+        "{:?}",
+        other.notes
+    );
+}
+
+#[test]
 fn what_makes_no_pods_passes_through() {
     let yaml = "apiVersion: v1\ndata:\n  a: b\nkind: ConfigMap\n";
-    assert_eq!(injected(yaml), Injected { yaml: yaml.to_owned(), notes: Vec::new() });
+    let done = injected(yaml);
+    assert_eq!((done.yaml.as_str(), done.notes), (yaml, Vec::new()));
+}
+
+#[test]
+fn objects_are_those_of_all_documents_and_lists_one_by_one() {
+    let yaml = format!(
+        "kind: ConfigMap\ndata: {{mode: 0400}}\n---\n# nothing\n---\nkind: List\nitems:\n- {{kind: Job, spec: {{template: {TEMPLATE}}}}}\n\
+         - {{kind: SecretList, apiVersion: v1, items: [{{metadata: {{name: s}}}}]}}\n---\nkind: AllowList\nitems: [10.0.0.0/8]\n"
+    );
+    let objects = injected(&yaml).objects;
+    let kinds: Vec<_> = objects.iter().map(kind).collect();
+    assert_eq!(kinds, ["ConfigMap", "Job", "Secret", "AllowList"]);
+    assert_eq!(objects[0].pointer("/data/mode"), Some(&Value::from(256)));
+    assert_eq!(text(&objects[1], "/spec/template/spec/initContainers/0/name"), Some("tensorlane"));
+    assert_eq!(text(&objects[2], "/apiVersion"), Some("v1"));
 }
 
 #[test]
@@ -463,7 +493,8 @@ fn what_seems_to_make_pods_and_is_not_known_is_named_with_what_its_author_got_wr
     let other = format!("apiVersion: example.org/v1\nkind: Job\nspec: {{template: {TEMPLATE}}}\n");
     assert!(injected(&other).notes[0].text.starts_with("the kind is not known here"));
     let plain = "apiVersion: example.org/v1\nkind: Thing\nspec: {containers: 5}\n";
-    assert_eq!(injected(plain), Injected { yaml: plain.to_owned(), notes: Vec::new() });
+    let done = injected(plain);
+    assert_eq!((done.yaml.as_str(), done.notes), (plain, Vec::new()));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn by_gpu(
 }
 
 /// Returns whether a selector matches labels, as Kubernetes sees it.
-fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let holds = |requirement: &LabelSelectorRequirement| {
         let value = labels.get(&requirement.key);

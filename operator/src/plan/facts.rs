@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{LimitRange as ApiLimitRange, ResourceQuota};
 use tensorlane_proto::crd::{ExchangeSpec, LogLevel};
 
 use crate::abilities::Abilities;
+use crate::annotations::SEATS;
 use crate::names::INJECT;
 use crate::quantity::Amount;
 
@@ -26,6 +27,8 @@ pub struct Facts {
     pub quotas: Vec<Quota>,
     /// The devices that the pod's resource claims ask for.
     pub claims: Claims,
+    /// Volumes that a StatefulSet gives its pods besides those of its template; none where a pod is looked at.
+    pub claim_templates: Vec<String>,
 }
 
 /// The namespace of a pod.
@@ -62,8 +65,10 @@ pub struct Defaults {
     pub image_pull_policy: Option<String>,
     /// Bytes that tensors may take.
     pub arena: Amount,
-    /// Bytes beside them.
+    /// Bytes beside them, for up to [`SEATS`] seats.
     pub base: Amount,
+    /// Seats for peers, from 1 to [`crate::annotations::SEATS_MAX`].
+    pub seats: u32,
     /// Processor time to request.
     pub cpu: Amount,
     /// Level of the log.
@@ -81,6 +86,7 @@ impl Default for Defaults {
             image_pull_policy: None,
             arena: Amount::whole(1 << 30),
             base: Amount::whole(256 << 20),
+            seats: SEATS,
             cpu: Amount::milli(100),
             log_level: LogLevel::Info,
             user: Some(64646),

@@ -2,6 +2,7 @@
 
 use super::View;
 use super::facts::Claims;
+use super::resources::has_limit;
 
 /// The devices that a pod asks for, as far as they concern us.
 #[derive(Debug, Default)]
@@ -22,12 +23,8 @@ impl Devices {
 /// Devices that the pod asks for.
 pub(super) fn devices(view: &View, claims: &Claims) -> Devices {
     let spec = &view.spec;
-    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let limits = |container: &k8s_openapi::api::core::v1::Container| {
-        let resources = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-        resources.is_some_and(|limits| limits.keys().any(|name| name.starts_with("nvidia.com/")))
-    };
-    let mut devices = Devices { gpu: all.any(limits), unread: Vec::new() };
+    let gpu = has_limit(view, |name| name.starts_with("nvidia.com/"));
+    let mut devices = Devices { gpu, unread: Vec::new() };
     for claim in spec.resource_claims.iter().flatten() {
         match claims.get(&claim.name) {
             Some(classes) => devices.gpu |= classes.iter().any(|class| is_gpu(class)),

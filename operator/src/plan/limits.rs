@@ -2,7 +2,7 @@
 
 use super::facts::LimitRange;
 use super::reason::{Deny, OverLimit};
-use super::resources::{CPU, MEMORY, STORAGE, Sum};
+use super::resources::{CPU, MEMORY, STORAGE, STORAGE_LIMIT, Sum};
 use crate::quantity::Amount;
 
 const SMALLER_ARENA: &str = "make tensorlane.dev/arena-size smaller, or raise the LimitRange";
@@ -19,7 +19,7 @@ pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
             needs_limit(resource, *request, limit, range);
         }
     }
-    fit_storage(&mut sum.storage, ranges);
+    fit_storage(&mut sum.storage, &mut sum.storage_limit, ranges);
     // A limit that was there before a least raised the request.
     if let Some(limit) = &mut sum.cpu_limit {
         *limit = (*limit).max(sum.cpu);
@@ -33,19 +33,23 @@ pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
     Ok(())
 }
 
-/// Bytes of the node's disk for logs, within what is allowed: there is nothing to refuse a pod for. Where the sum of the
-/// pod is limited, or its ratio, the limit is the request: what others need of it is not known.
-fn fit_storage(storage: &mut [Amount; 2], ranges: &[LimitRange]) {
-    let [request, limit] = storage;
+/// Bytes of the node's disk for logs, within what is allowed: there is nothing to refuse a pod for. A limit is needed where every
+/// container has or gets one. Where the sum of the pod is limited, or its ratio, the limit is the request: what others
+/// need of it is not known.
+fn fit_storage(request: &mut Amount, said: &mut Option<Amount>, ranges: &[LimitRange]) {
     for range in ranges.iter().filter(|range| !range.of_pod) {
         *request = (*request).max(range.min.get(STORAGE).copied().unwrap_or_default());
     }
+    let bounds = |range: &LimitRange| range.max.contains_key(STORAGE) || range.ratio.contains_key(STORAGE);
+    if ranges.iter().any(|range| bounds(range) || range.default.contains_key(STORAGE)) {
+        said.get_or_insert(STORAGE_LIMIT);
+    }
+    let Some(limit) = said else { return };
     for range in ranges.iter().filter(|range| !range.of_pod) {
         let by_ratio = range.ratio.get(STORAGE).map_or(*limit, |ratio| request.times(*ratio));
         *limit = (*limit).min(by_ratio).min(range.max.get(STORAGE).copied().unwrap_or(*limit));
     }
-    let mut of_pods = ranges.iter().filter(|range| range.of_pod);
-    if of_pods.any(|range| range.max.contains_key(STORAGE) || range.ratio.contains_key(STORAGE)) {
+    if ranges.iter().any(|range| range.of_pod && bounds(range)) {
         *limit = (*limit).min(*request);
     }
     *limit = (*limit).max(range_least(ranges));
@@ -116,26 +120,42 @@ fn within(
 mod tests {
     use super::*;
 
-    fn storage(ranges: &[LimitRange]) -> [u64; 2] {
-        let mut storage = [Amount::whole(64), Amount::whole(1024)];
-        fit_storage(&mut storage, ranges);
-        storage.map(|amount| amount.units().unwrap())
+    /// Request and limit of the node's disk in MiB, of a pod in which others have a limit or not.
+    fn storage(others: bool, ranges: &[LimitRange]) -> (u64, Option<u64>) {
+        let mib = |amount: Amount| amount.units().unwrap() >> 20;
+        let (mut request, mut limit) = (Amount::whole(64 << 20), others.then_some(STORAGE_LIMIT));
+        fit_storage(&mut request, &mut limit, ranges);
+        (mib(request), limit.map(mib))
+    }
+
+    fn of(mib: u64) -> std::collections::BTreeMap<String, Amount> {
+        [(STORAGE.to_owned(), Amount::whole(mib << 20))].into()
     }
 
     #[test]
     fn the_limit_on_disk_gives_way_to_what_a_pod_or_a_container_may_have() {
-        let most = |units: u64| [(STORAGE.to_owned(), Amount::whole(units))].into();
-        let container = LimitRange { max: most(100), ..LimitRange::default() };
-        let pod = LimitRange { of_pod: true, max: most(512), ..LimitRange::default() };
-        let ratio = LimitRange { ratio: most(4), ..LimitRange::default() };
-        let ratio_of_pod = LimitRange { of_pod: true, ratio: most(4), ..LimitRange::default() };
+        let ratio = |units: u64| [(STORAGE.to_owned(), Amount::whole(units))].into();
+        let container = LimitRange { max: of(100), ..LimitRange::default() };
+        let pod = LimitRange { of_pod: true, max: of(512), ..LimitRange::default() };
+        let of_container = LimitRange { ratio: ratio(4), ..LimitRange::default() };
+        let of_pod = LimitRange { of_pod: true, ratio: ratio(4), ..LimitRange::default() };
         let other = LimitRange { of_pod: true, ..LimitRange::default() };
-        assert_eq!(storage(&[other]), [64, 1024]);
-        assert_eq!(storage(std::slice::from_ref(&container)), [64, 100]);
-        assert_eq!(storage(std::slice::from_ref(&ratio)), [64, 256]);
-        assert_eq!(storage(std::slice::from_ref(&pod)), [64, 64]);
-        assert_eq!(storage(std::slice::from_ref(&ratio_of_pod)), [64, 64]);
-        let least = LimitRange { min: most(80), ..LimitRange::default() };
-        assert_eq!(storage(&[pod, least, container]), [80, 80]);
+        assert_eq!(storage(true, &[other]), (64, Some(1024)));
+        for others in [true, false] {
+            assert_eq!(storage(others, std::slice::from_ref(&container)), (64, Some(100)));
+            assert_eq!(storage(others, std::slice::from_ref(&of_container)), (64, Some(256)));
+            assert_eq!(storage(others, std::slice::from_ref(&pod)), (64, Some(64)));
+            assert_eq!(storage(others, std::slice::from_ref(&of_pod)), (64, Some(64)));
+        }
+        let least = LimitRange { min: of(80), ..LimitRange::default() };
+        assert_eq!(storage(true, &[pod, least, container]), (80, Some(80)));
+    }
+
+    #[test]
+    fn a_limit_on_disk_is_there_only_where_others_have_one() {
+        assert_eq!(storage(false, &[]), (64, None));
+        assert_eq!(storage(false, &[LimitRange { min: of(80), ..LimitRange::default() }]), (80, None));
+        let default = LimitRange { default: of(2048), ..LimitRange::default() };
+        assert_eq!(storage(false, &[default]), (64, Some(1024)));
     }
 }

@@ -27,6 +27,7 @@ mod place;
 mod quota;
 mod reason;
 mod resources;
+mod sets;
 mod settle;
 mod sidecar;
 mod status;
@@ -34,6 +35,7 @@ mod strip;
 mod volumes;
 
 pub use asked::Asked;
+pub(crate) use asked::matches;
 pub use diff::diff;
 pub use facts::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
 pub use mesh::{LINKERD_INJECT, OF_NAMESPACE};

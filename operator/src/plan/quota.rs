@@ -11,9 +11,9 @@ pub(super) fn fit(sum: &mut Sum, quotas: &[Quota]) {
     if sum.cpu_limit.is_none() && has("limits.cpu") {
         sum.cpu_limit = Some(sum.cpu);
     }
-    // Where limits are counted, no more than is requested.
+    // Where limits are counted, every container has one; no more than is requested.
     if has("limits.ephemeral-storage") {
-        sum.storage[1] = sum.storage[0];
+        sum.storage_limit = Some(sum.storage);
     }
 }
 

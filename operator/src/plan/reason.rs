@@ -143,6 +143,14 @@ pub enum Deny {
         /// Content of the volume.
         kept: &'static str,
     },
+    /// The volume for sets on files is not there, or cannot be written.
+    #[error("tensorlane.dev/sets names the volume {volume:?}, {wrong}")]
+    SetsVolume {
+        /// Volume that was asked for.
+        volume: String,
+        /// Description of what is wrong with it, and what to do.
+        wrong: String,
+    },
     /// A port of the sidecar is taken.
     #[error(
         "container {container:?} has port {port}; the sidecar needs {PEERS_PORT} and {ADMIN_PORT} in the pod: use another one"
@@ -251,7 +259,7 @@ pub struct OverQuota {
 
 impl Deny {
     /// Every label, for metrics and documentation.
-    pub const LABELS: [&str; 21] = [
+    pub const LABELS: [&str; 22] = [
         "invalid_annotation",
         "invalid_namespace_label",
         "exchange_missing",
@@ -265,6 +273,7 @@ impl Deny {
         "name_taken",
         "mount_conflict",
         "sidecar_volume",
+        "sets_volume",
         "port_taken",
         "unknown_container",
         "contradiction",
@@ -291,6 +300,7 @@ impl Deny {
             Deny::NameTaken { .. } => "name_taken",
             Deny::MountConflict { .. } => "mount_conflict",
             Deny::SidecarVolume { .. } => "sidecar_volume",
+            Deny::SetsVolume { .. } => "sets_volume",
             Deny::PortTaken { .. } => "port_taken",
             Deny::UnknownContainer { .. } => "unknown_container",
             Deny::Contradiction(_) => "contradiction",

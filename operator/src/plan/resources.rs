@@ -17,9 +17,13 @@ pub(super) const CPU: &str = "cpu";
 pub(super) const MEMORY: &str = "memory";
 pub(super) const STORAGE: &str = "ephemeral-storage";
 
-/// Request and limit of the node's disk. A kubelet keeps 50 MiB of logs of a container unless it is told otherwise. The
-/// limit leaves room for ten times as much and more, because whoever is above it loses the pod.
-const STORAGE_SAID: [Amount; 2] = [Amount::whole(64 << 20), Amount::whole(1 << 30)];
+/// Request of the node's disk. A kubelet keeps 50 MiB of logs of a container unless it is told otherwise.
+const STORAGE_REQUEST: Amount = Amount::whole(64 << 20);
+
+/// Limit on the node's disk where there is one: room for ten times as much and more, because whoever is above it loses the
+/// pod. Kubelets take the sum of all limits for one on the whole pod, volumes included. So a limit of the sidecar alone would be one on
+/// what the others write, who have none.
+pub(super) const STORAGE_LIMIT: Amount = Amount::whole(1 << 30);
 
 /// The sidecar's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +34,10 @@ pub(super) struct Sum {
     pub(super) cpu_limit: Option<Amount>,
     /// Requested, and the limit.
     pub(super) memory: Amount,
-    /// Requested of the node's disk, and the limit: for logs alone, because all volumes are of memory.
-    pub(super) storage: [Amount; 2],
+    /// Requested of the node's disk: for logs alone, because all volumes of ours are of memory.
+    pub(super) storage: Amount,
+    /// The limit on the node's disk, where others have one.
+    pub(super) storage_limit: Option<Amount>,
 }
 
 /// Requests of a pod, as Kubernetes writes them.
@@ -69,7 +75,8 @@ pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts, place: usize
         cpu: settled.cpu,
         cpu_limit: None,
         memory: settled.arena + settled.base,
-        storage: STORAGE_SAID,
+        storage: STORAGE_REQUEST,
+        storage_limit: has_limit(view, |name| name == STORAGE).then_some(STORAGE_LIMIT),
     };
     let pod_level = view.spec.resources.as_ref();
     let guaranteed = pod_level.map_or_else(|| is_guaranteed(view), is_whole);
@@ -90,6 +97,16 @@ pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts, place: usize
     limits::check_pod(whole[0], whole[1], &facts.limits)?;
     quota::check(&quota::Taken::all(own, whole), &facts.quotas)?;
     Ok(Budget { sum, base: sum.memory - settled.arena, pod_level: raised, own: own[0], whole: whole[0] })
+}
+
+/// Returns whether a container of the pod has a limit on something of such a name.
+pub(super) fn has_limit(view: &View, is_it: impl Fn(&str) -> bool) -> bool {
+    let spec = &view.spec;
+    let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    containers.any(|container| {
+        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+        limits.is_some_and(|limits| limits.keys().any(|name| is_it(name)))
+    })
 }
 
 fn round_up(memory: Amount) -> Amount {
@@ -199,7 +216,13 @@ mod tests {
         }});
         let view = View::deserialize(&pod).unwrap();
         let gib = |count: u64| Amount::whole(count << 30);
-        let sum = Sum { cpu: Amount::ZERO, cpu_limit: None, memory: gib(2), storage: STORAGE_SAID };
+        let sum = Sum {
+            cpu: Amount::ZERO,
+            cpu_limit: None,
+            memory: gib(2),
+            storage: STORAGE_REQUEST,
+            storage_limit: None,
+        };
         let memory = |sidecar| counted(&view, sidecar).map(|list| list[1]);
         assert_eq!(memory(None), [gib(10); 2]);
         assert_eq!(memory(Some((0, sum))), [gib(12); 2], "beside the loader");

@@ -8,13 +8,15 @@ use tensorlane_proto::crd::{
 use super::asked::Asked;
 use super::facts::Facts;
 use super::reason::{Deny, Unsupported};
-use super::{View, gpu};
+use super::{View, gpu, sets};
 use crate::abilities::{unsupported, unsupported_wishes};
-use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, Wishes, cpu, memory};
+use crate::annotations::{
+    ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, SEAT, SEATS, SEATS_MAX, SetsVolume, Wishes, cpu, memory,
+};
 use crate::quantity::Amount;
 
 /// Most readers of a tensor that one sidecar serves at a time.
-const FAN_OUT_MAX: i32 = 8;
+const FAN_OUT_MAX: u32 = 8;
 
 /// The most members that a refusal names.
 const MEMBERS_SHOWN: usize = 20;
@@ -24,7 +26,10 @@ const MEMBERS_SHOWN: usize = 20;
 pub(super) struct Settled {
     pub(super) exchange: String,
     pub(super) arena: Amount,
+    /// With what the seats add.
     pub(super) base: Amount,
+    /// Seats for peers; absent where they are those that a sidecar has anyway.
+    pub(super) seats: Option<u32>,
     pub(super) cpu: Amount,
     pub(super) log_level: LogLevel,
     pub(super) gpu: GpuMode,
@@ -37,8 +42,10 @@ pub(super) struct Settled {
     pub(super) lease_grace: Option<String>,
     pub(super) ticket_ttl: Option<String>,
     pub(super) same_node: SameNode,
+    /// The volume of the pod for sets on files, which the sidecar can write.
+    pub(super) sets: Option<SetsVolume>,
     /// Absent where the exchange does not say it.
-    pub(super) fan_out: Option<i32>,
+    pub(super) fan_out: Option<u32>,
     /// The pod does not share its process namespace yet, and is to.
     pub(super) share_process_namespace: bool,
 }
@@ -50,7 +57,8 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
     refuse_unsupported(wishes, &exchange, &spec, facts)?;
     let sizes = Sizes::of(wishes, &exchange, &spec, facts)?;
     let same_node = same_node(&exchange, &spec, facts)?;
-    let fan_out = fan_out(&exchange, &spec)?;
+    let sets = sets::volume(wishes, &view.spec, facts)?;
+    let fan_out = count(&exchange, "fanOut", spec.fan_out, 0, FAN_OUT_MAX)?;
     let share_process_namespace = share_process_namespace(wishes, view)?;
     let gpu = gpu_mode(wishes, &spec, view, facts, share_process_namespace)?;
     let transports = transports(wishes, &spec, &exchange)?;
@@ -62,6 +70,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
         exchange,
         arena: sizes.arena,
         base: sizes.base,
+        seats: (sizes.seats != SEATS).then_some(sizes.seats),
         cpu: sizes.cpu,
         log_level: wishes.log_level.or(sidecar.log_level).unwrap_or(facts.defaults.log_level),
         gpu,
@@ -72,6 +81,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
         lease_grace: gc.lease_grace,
         ticket_ttl: gc.ticket_ttl,
         same_node,
+        sets,
         fan_out,
         share_process_namespace,
     })
@@ -135,6 +145,7 @@ fn refuse_unsupported(
 struct Sizes {
     arena: Amount,
     base: Amount,
+    seats: u32,
     cpu: Amount,
 }
 
@@ -157,25 +168,38 @@ impl Sizes {
         let base = read("sidecar.resources.memory", base, &|text| memory(text, BASE_MIN, BASE_MAX))?;
         let time = read("sidecar.resources.cpu", resources.and_then(|r| r.cpu.as_ref()), &cpu)?;
         let defaults = &facts.defaults;
+        let seats = spec.peers.as_ref().and_then(|peers| peers.max);
+        let seats = count(exchange, "peers.max", seats, 1, SEATS_MAX)?.unwrap_or(defaults.seats);
         Ok(Sizes {
             arena: wishes.arena.or(arena).unwrap_or(defaults.arena),
-            base: wishes.memory.or(base).unwrap_or(defaults.base),
+            base: wishes.memory.or(base).unwrap_or(defaults.base) + of_seats(seats),
+            seats,
             cpu: wishes.cpu.or(time).unwrap_or(defaults.cpu),
         })
     }
 }
 
-/// As many as a sidecar takes, or it would not start.
-fn fan_out(exchange: &str, spec: &ExchangeSpec) -> Result<Option<i32>, Deny> {
-    match spec.fan_out {
-        Some(readers) if !(0..=FAN_OUT_MAX).contains(&readers) => Err(Deny::InvalidExchange {
-            exchange: exchange.to_owned(),
-            field: "fanOut",
-            value: readers.to_string(),
-            wrong: format!("not a number from 0 to {FAN_OUT_MAX}"),
-        }),
-        readers => Ok(readers),
-    }
+/// Bytes that seats take beside what is said: what is said is for [`SEATS`] of them.
+fn of_seats(seats: u32) -> Amount {
+    Amount::whole(u64::from(seats.saturating_sub(SEATS)) * SEAT)
+}
+
+/// Takes a number that a sidecar takes, or it would not start. The API server has checked it, as it has sizes.
+fn count(
+    exchange: &str,
+    field: &'static str,
+    said: Option<i32>,
+    least: u32,
+    most: u32,
+) -> Result<Option<u32>, Deny> {
+    let Some(said) = said else { return Ok(None) };
+    let taken = u32::try_from(said).ok().filter(|said| (least..=most).contains(said));
+    taken.map(Some).ok_or_else(|| Deny::InvalidExchange {
+        exchange: exchange.to_owned(),
+        field,
+        value: said.to_string(),
+        wrong: format!("not a number from {least} to {most}"),
+    })
 }
 
 fn same_node(exchange: &str, spec: &ExchangeSpec, facts: &Facts) -> Result<SameNode, Deny> {

@@ -15,7 +15,7 @@ use super::facts::Defaults;
 use super::resources::{Budget, CPU, MEMORY, STORAGE};
 use super::settle::Settled;
 use super::volumes::sidecar_mounts;
-use crate::names::{ADMIN_PORT, NODE_PATH, PEERS_PORT, SIDECAR, SOCKETS_PATH, STATE_PATH};
+use crate::names::{ADMIN_PORT, NODE_PATH, PEERS_PORT, SETS_PATH, SIDECAR, SOCKETS_PATH, STATE_PATH};
 use crate::quantity::Amount;
 
 /// The ports of the pod that it takes.
@@ -49,14 +49,17 @@ pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults)
 
 fn resources(budget: &Budget) -> ResourceRequirements {
     let sum = budget.sum;
-    let both = |storage: Amount| {
-        [(MEMORY.to_owned(), sum.memory.memory()), (STORAGE.to_owned(), storage.memory())].into_iter()
+    let list = |cpu: Option<Amount>, storage: Option<Amount>| {
+        let amounts = [
+            (CPU, cpu.map(Amount::cpu)),
+            (MEMORY, Some(sum.memory.memory())),
+            (STORAGE, storage.map(Amount::memory)),
+        ];
+        amounts.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), amount?))).collect()
     };
-    let [storage, storage_limit] = sum.storage;
-    let limit = sum.cpu_limit.map(|limit| (CPU.to_owned(), limit.cpu()));
     ResourceRequirements {
-        requests: Some(both(storage).chain([(CPU.to_owned(), sum.cpu.cpu())]).collect()),
-        limits: Some(both(storage_limit).chain(limit).collect()),
+        requests: Some(list(Some(sum.cpu), Some(sum.storage))),
+        limits: Some(list(sum.cpu_limit, sum.storage_limit)),
         claims: None,
     }
 }
@@ -142,6 +145,8 @@ fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
         ("TENSORLANE_ENCRYPTION", settled.encryption.map(|word| word.to_string())),
         ("TENSORLANE_GPU_MODE", Some(settled.gpu.to_string())),
         ("TENSORLANE_NODE_DIRECTORY", node),
+        ("TENSORLANE_SETS_ROOT", settled.sets.as_ref().map(|_| SETS_PATH.to_owned())),
+        ("TENSORLANE_PEERS_MAX", settled.seats.map(|seats| seats.to_string())),
         ("TENSORLANE_PEERS_FAN_OUT", settled.fan_out.map(|readers| readers.to_string())),
     ]
     .into_iter()

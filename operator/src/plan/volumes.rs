@@ -12,8 +12,8 @@ use tensorlane_proto::crd::SameNode;
 use super::reason::Deny;
 use super::settle::Settled;
 use crate::names::{
-    NODE_PATH, NODE_VOLUME, SOCKETS_PATH, SOCKETS_VOLUME, STATE_PATH, STATE_VOLUME, TOKEN_PATH, TOKEN_VOLUME,
-    VOLUMES, node_claim, node_directory,
+    NODE_PATH, NODE_VOLUME, SETS_PATH, SOCKETS_PATH, SOCKETS_VOLUME, STATE_PATH, STATE_VOLUME, TOKEN_PATH,
+    TOKEN_VOLUME, VOLUMES, node_claim, node_directory,
 };
 
 /// The life of a token, in seconds: an hour and a little, which is what Kubernetes gives every pod.
@@ -151,6 +151,10 @@ pub(super) fn sidecar_mounts(settled: &Settled) -> Vec<VolumeMount> {
     if settled.same_node != SameNode::Off {
         all.push(mount(NODE_VOLUME, NODE_PATH, None));
     }
+    all.extend(settled.sets.as_ref().map(|sets| VolumeMount {
+        sub_path: sets.sub_path.clone(),
+        ..mount(sets.volume.as_str(), SETS_PATH, None)
+    }));
     all
 }
 

@@ -189,7 +189,7 @@ impl Controller {
             schedule.wanted(&namespace, &tasks.iter().map(|task| task.object.clone()).collect());
             let begins = |task: &Task| schedule.begins(&namespace, &task.object, now);
             all.extend(tasks.into_iter().filter(begins));
-            // All of a large installation at once would look to the leader's fence like standing still.
+            // The lease is to be renewed while all of a large installation is looked at.
             tokio::task::yield_now().await;
         }
         all

@@ -152,6 +152,7 @@ impl FactSource for KubeFacts {
             limits: limits.iter().flat_map(LimitRange::of).collect(),
             quotas: quotas.iter().filter_map(Quota::of).collect(),
             claims,
+            claim_templates: Vec::new(),
         })
     }
 }

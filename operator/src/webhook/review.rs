@@ -46,6 +46,9 @@ impl Question {
     pub fn read(body: &[u8]) -> Result<Question, BadReview> {
         let review: AdmissionReview<DynamicObject> =
             serde_json::from_slice(body).map_err(|error| BadReview::NotAReview(error.to_string()))?;
+        if review.types.kind != "AdmissionReview" {
+            return Err(BadReview::NotAReview(format!("its kind is `{}`", review.types.kind)));
+        }
         let request: AdmissionRequest<DynamicObject> =
             review.try_into().map_err(|_| BadReview::NotAReview("it has no request".to_owned()))?;
         let object = request.object.as_ref();

@@ -1,6 +1,7 @@
 //! The webhook with certificates that somebody else makes, as cert-manager does: the operator serves what is in its folder,
 //! also once it is renewed, and leaves to others whom the API server trusts.
 
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -12,8 +13,9 @@ use serde_json::{Value, json};
 
 use crate::metrics::value;
 use crate::objects::{api, create, get, injects, installed, until};
+use crate::paused::signal;
 use crate::renewal::{calls, path_is_the_operators};
-use crate::running::{install, pod};
+use crate::running::{WEBHOOK_ADDRESS, install, pod, prepare, start};
 use crate::server::{Server, free_port};
 
 #[tokio::test]
@@ -52,6 +54,55 @@ async fn an_operator_serves_certificates_of_somebody_else_and_leaves_the_bundle_
     until("the renewed certificate is served", || async { create(&admin, &asking, true).await.ok() }).await;
     assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_240_611_200), "the year 2041");
     assert_eq!(calls(&admin).await, called);
+}
+
+/// As `helm upgrade` with `certManager.enabled` false, and true again.
+#[tokio::test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
+async fn certificates_of_somebody_else_are_given_up_and_taken_up_again() {
+    let mut server = Server::start().await;
+    let admin = server.admin();
+    let folder = tempfile::tempdir().unwrap();
+    let theirs = certificate(2040);
+    mount(folder.path(), "first", &theirs);
+    let (own, webhook) = prepare(&admin).await;
+    let with = [format!("--webhook-certificates={}", folder.path().display())];
+    let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
+    let bundles = async || {
+        let entries = entries(&admin).await;
+        entries.iter().map(|entry| entry["clientConfig"]["caBundle"].clone()).collect::<Vec<_>>()
+    };
+
+    let first = start(&mut server, "first", &own, (webhook, free_port()), &with);
+    let bundle = inject_bundle(&admin, &theirs).await;
+    injects(&admin, &asking).await;
+
+    signal(first, "TERM");
+    let second = replaced(&mut server, "second", &own, webhook, &[]).await;
+    until("the bundle is the operator's own", || async {
+        bundles().await.iter().all(|one| one.is_string() && *one != bundle).then_some(())
+    })
+    .await;
+    injects(&admin, &asking).await;
+
+    signal(second, "TERM");
+    replaced(&mut server, "third", &own, webhook, &with).await;
+    until("the operator has taken its own bundle away", || async {
+        bundles().await.iter().all(Value::is_null).then_some(())
+    })
+    .await;
+    inject_bundle(&admin, &theirs).await;
+    injects(&admin, &asking).await;
+    assert!(bundles().await.iter().all(|one| *one == bundle));
+}
+
+/// Starts a replica at the port of one that was told to end, once that port is free.
+async fn replaced(server: &mut Server, name: &str, token: &str, webhook: u16, more: &[String]) -> u32 {
+    until("the replica before has ended", || async {
+        TcpListener::bind((WEBHOOK_ADDRESS, webhook)).ok().map(drop)
+    })
+    .await;
+    start(server, name, token, (webhook, free_port()), more)
 }
 
 /// A certificate of the webhook until the first day of this year.

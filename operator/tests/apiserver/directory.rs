@@ -86,10 +86,15 @@ pub(crate) async fn prepare(admin: &Client) {
 
 /// A peer that has said who it is.
 pub(crate) async fn publish(admin: &Client, name: &str, key: char) {
+    publish_key(admin, name, &key.to_string().repeat(64)).await;
+}
+
+/// Publishes a peer with all digits of its key.
+pub(crate) async fn publish_key(admin: &Client, name: &str, digits: &str) {
     let mut object = peer(name);
     object["spec"] = json!({"exchange": "default", "podUID": format!("uid-of-{name}")});
     create(admin, &object, false).await.unwrap();
-    let fingerprint = format!("sha256:{}", key.to_string().repeat(64));
+    let fingerprint = format!("sha256:{digits}");
     let status = json!({"status": {"fingerprints": [fingerprint], "addresses": ["10.0.0.1:9421"]}});
     let patch = Patch::Merge(&status);
     api(admin, &object).patch_status(name, &PatchParams::default(), &patch).await.unwrap();
@@ -108,6 +113,11 @@ async fn start(server: &Server, admin: &Client, proxy: &Proxy) -> KubernetesDire
 
 /// The directory as a sidecar of the peer `a` starts it.
 pub(crate) async fn of_peer_a(kubeconfig: &Path) -> KubernetesDirectory {
+    counted(kubeconfig).await.0
+}
+
+/// Directory of the peer a, and what it counts.
+pub(crate) async fn counted(kubeconfig: &Path) -> (KubernetesDirectory, Arc<Metrics>) {
     let (client, _) = connect(Some(kubeconfig)).await.unwrap();
     let settings = KubernetesSettings {
         namespace: "ml".to_owned(),
@@ -116,7 +126,8 @@ pub(crate) async fn of_peer_a(kubeconfig: &Path) -> KubernetesDirectory {
         keep: None,
     };
     let metrics = Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap());
-    KubernetesDirectory::start(client, &settings, metrics, &Default::default())
+    let directory = KubernetesDirectory::start(client, &settings, Arc::clone(&metrics), &Default::default());
+    (directory, metrics)
 }
 
 /// Waits until the table has these peers, and no others.

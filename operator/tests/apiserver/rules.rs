@@ -170,6 +170,14 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
         ("should have at least 1 items", Exchange(json!({"members": {"serviceAccounts": []}}))),
         ("spec.members.serviceAccounts: Required value", Exchange(json!({"members": {}}))),
         ("should be less than or equal to 8", Exchange(json!({"fanOut": 9}))),
+        (
+            "spec.peers.max in body should be greater than or equal to 1",
+            Exchange(json!({"peers": {"max": 0}})),
+        ),
+        (
+            "spec.peers.max in body should be less than or equal to 10000",
+            Exchange(json!({"peers": {"max": 10_001}})),
+        ),
         ("supported values: \"shm\", \"cuda_ipc\", \"tcp\", \"quic\"", transports(&["rdma"])),
         ("Duplicate value", transports(&["tcp", "tcp"])),
     ]
@@ -179,7 +187,7 @@ fn right() -> Vec<Trial> {
     let everything = json!({
         "transports": ["shm", "cuda_ipc", "tcp", "quic"], "prefer": "quic", "require": ["encrypted"], "arena": {"size": "2Gi"},
         "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
-        "members": {"serviceAccounts": ["trainer", "a.b"]}, "sameNode": "claim", "fanOut": 8, "gpu": {"mode": "auto"},
+        "members": {"serviceAccounts": ["trainer", "a.b"]}, "sameNode": "claim", "fanOut": 8, "peers": {"max": 10_000}, "gpu": {"mode": "auto"},
         "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
         "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
     });

@@ -12,7 +12,7 @@ use crate::objects::{
 use crate::server::{Server, free_port};
 
 /// An address of the range of Services, which is also one of this machine.
-const WEBHOOK_ADDRESS: &str = "127.53.0.10";
+pub(crate) const WEBHOOK_ADDRESS: &str = "127.53.0.10";
 
 #[tokio::test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
@@ -109,6 +109,16 @@ pub(crate) fn start(
     more: &[String],
 ) -> u32 {
     server.write_kubeconfig(token);
+    start_as_configured(server, name, (webhook, admin), more)
+}
+
+/// Starts a replica with the kubeconfig that is there.
+pub(crate) fn start_as_configured(
+    server: &mut Server,
+    name: &str,
+    (webhook, admin): (u16, u16),
+    more: &[String],
+) -> u32 {
     let arguments = [
         format!("--pod-name={name}"),
         "--namespace=tensorlane-system".to_owned(),

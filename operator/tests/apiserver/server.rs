@@ -279,10 +279,21 @@ impl Server {
 
     /// The same in a file of that name, for whoever is somebody else.
     pub(crate) fn kubeconfig(&self, token: &str, name: &str) -> PathBuf {
+        self.kubeconfig_of(&serde_json::json!({"token": token}), name)
+    }
+
+    /// Kubeconfig with the token in a file, which is read again as that of a pod is; gives that file, too.
+    pub(crate) fn kubeconfig_of_file(&self, token: &str, name: &str) -> [PathBuf; 2] {
+        let file = self.path(&format!("{name}.token"));
+        fs::write(&file, token).unwrap();
+        [self.kubeconfig_of(&serde_json::json!({"tokenFile": file}), name), file]
+    }
+
+    fn kubeconfig_of(&self, user: &serde_json::Value, name: &str) -> PathBuf {
         let config = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": self.url(), "insecure-skip-tls-verify": true}}],
-            "users": [{"name": "u", "user": {"token": token}}],
+            "users": [{"name": "u", "user": user}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         });
         fs::write(self.path(name), config.to_string()).unwrap();

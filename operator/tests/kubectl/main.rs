@@ -192,6 +192,27 @@ fn a_check_of_all_namespaces_looks_at_each_that_uses_tensorlane() {
     assert!(served.says("explain pod/a -A", 2).contains("explain is about one object"));
 }
 
+/// The policy that closes the port is printed such that a shell applies it, and once it is there nothing is said of it.
+#[test]
+fn a_check_prints_the_policy_that_closes_the_port_for_peers_and_sees_it_once_it_is_there() {
+    let served = two_namespaces();
+    let told = served.says("check -n ml", 1);
+    let (found, rest) = told.split_once("kubectl apply -f - <<'END'\n").unwrap_or_else(|| panic!("{told}"));
+    assert!(
+        found.contains("default: port 9421 of its pods is open to everyone: no NetworkPolicy selects"),
+        "{told}"
+    );
+    let (policy, _) = rest.split_once("\nEND\n").unwrap_or_else(|| panic!("{told}"));
+    let policy: Value = serde_yaml::from_str(policy).unwrap();
+    assert_eq!((&policy["kind"], &policy["metadata"]["namespace"]), (&json!("NetworkPolicy"), &json!("ml")));
+
+    let path = "/apis/networking.k8s.io/v1/namespaces/ml/networkpolicies";
+    served.has(path, list(std::slice::from_ref(&policy)));
+    let told = served.says("check -n ml", 1);
+    assert!(told.contains("default: port 9421 is open to those alone that NetworkPolicies name"), "{told}");
+    assert!(!told.contains("kubectl apply -f -"), "{told}");
+}
+
 /// A word for each kind that the API server has; objects of these have their pods in several places.
 #[test]
 fn an_object_of_any_kind_that_makes_pods_is_explained_pod_by_pod() {

@@ -72,6 +72,9 @@ pub struct ExchangeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 8))]
     pub fan_out: Option<i32>,
+    /// Connections of each sidecar with other peers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeerSettings>,
     /// Tensors on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
@@ -143,6 +146,17 @@ pub struct Security {
     pub encryption: Option<Encryption>,
 }
 
+/// Connections of each sidecar with other peers.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerSettings {
+    /// Seats: peers that each sidecar has connected at once, 256 unless given. Where an exchange has more peers, those that are
+    /// not needed give way. Each seat above 256 adds a mebibyte to the memory of each sidecar, and two threads while it is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max: Option<i32>,
+}
+
 /// Tensors on GPUs.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -186,7 +200,7 @@ pub struct SidecarResources {
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('1m')) >= 0 && quantity(self).compareTo(quantity('1k')) <= 0")
         .message("sidecar.resources.cpu must be processors from 1m to 1k, such as 200m"))]
     pub cpu: Option<String>,
-    /// Bytes beside the arena, such as `256Mi`. Each connected peer takes about a mebibyte of them.
+    /// Bytes beside the arena, such as `256Mi`, for up to 256 seats for peers; `peers.max` adds those of more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0 && quantity(self).asInteger() % 4096 == 0")

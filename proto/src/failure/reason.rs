@@ -122,7 +122,7 @@ reasons! {
     NotASet, "NOT_A_SET", FailedPrecondition;
     /// The key, type or shape of what is read or written is not that of the set.
     SetMismatch, "SET_MISMATCH", InvalidArgument;
-    /// The set does not let this peer write; its owner names those that may.
+    /// The owner of the set, channel or listener does not let this peer do that; it names those that may.
     PermissionDenied, "PERMISSION_DENIED", PermissionDenied;
     /// The rows may be of two commits: the sidecar ended, or its storage failed, while they were written. Write them again.
     TornRows, "TORN_ROWS", DataLoss;
@@ -140,6 +140,8 @@ reasons! {
     WriterNotAnswering, "WRITER_NOT_ANSWERING", Unavailable;
     /// A reader holds the place that the next message needs.
     BlockedBy, "BLOCKED_BY", DeadlineExceeded;
+    /// The writer of the channel has evicted this reader, which held it up.
+    Evicted, "EVICTED", FailedPrecondition;
     /// The pipe has ended: one of its ends closed it, or its listener.
     PipeClosed, "PIPE_CLOSED", FailedPrecondition;
     /// The other end of the pipe is gone without a word: its process, its sidecar, or the way to it.

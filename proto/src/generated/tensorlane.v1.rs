@@ -88,7 +88,7 @@ pub struct Refusal {
     /// The transport that was refused.
     #[prost(enumeration = "Transport", tag = "1")]
     pub transport: i32,
-    /// A stable label: other_node, not_in_this_release, not_offered, policy, cooldown, no_gpu, not_supported, ...
+    /// A stable label: other_node, not_in_this_release, not_offered, policy, cooldown, other_gpu, no_gpu_process, ...
     #[prost(string, tag = "2")]
     pub why: ::prost::alloc::string::String,
 }
@@ -146,6 +146,13 @@ pub struct Sender {
     /// Bytes that it sent; those that came again after a loss count again.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
+}
+/// Other peers that may do something.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPatterns {
+    /// Patterns of their names; `*` stands for any characters. At most 64, of 253 bytes each. None: no other peer.
+    #[prost(string, repeated, tag = "1")]
+    pub patterns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What a route must satisfy; if it cannot, the call fails with REQUIREMENT_NOT_MET and nothing is moved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -401,6 +408,10 @@ pub struct SetOpenRequest {
     /// Brings what was committed before to the disk first, of a set on files; for those who may write it.
     #[prost(bool, tag = "3")]
     pub flush: bool,
+    /// How long to wait for a set that is not there yet, or whose peer is not, in milliseconds; 0: not at all. Of references
+    /// nothing is waited for. Since version 9 of the session socket's protocol.
+    #[prost(uint64, tag = "4")]
+    pub wait_ms: u64,
 }
 /// The set as it is now.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -424,6 +435,60 @@ pub struct SetReadRequest {
     /// How long the call may take, in milliseconds; 0 means the sidecar's default.
     #[prost(uint64, tag = "4")]
     pub deadline_ms: u64,
+}
+/// One leaf of rows that were read over gRPC.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetReadLeaf {
+    /// Its key.
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// What its bytes mean: the first dimension counts the rows. Always row-major and contiguous.
+    #[prost(message, optional, tag = "2")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// How they came to this peer.
+    #[prost(message, optional, tag = "3")]
+    pub moved: ::core::option::Option<Moved>,
+}
+/// The beginning of an answer of SetRead over gRPC.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetReadHead {
+    /// Version of the set: all rows are of it, across all leaves.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// The leaves, in the order of the keys that were asked for, or of the layout.
+    #[prost(message, repeated, tag = "2")]
+    pub leaves: ::prost::alloc::vec::Vec<SetReadLeaf>,
+}
+/// The next bytes of one leaf, behind those that were sent before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetBytes {
+    /// Index of the leaf: in the head of a read, in the keys of a commit.
+    #[prost(uint32, tag = "1")]
+    pub leaf: u32,
+    /// The bytes, at most 1 MiB. Where they are cut has no meaning: rows may be.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: ::prost::bytes::Bytes,
+}
+/// One message of a SetRead stream: the head, then all bytes of the first leaf, of the second one, and so on. A leaf without bytes has no
+/// message of its own.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetReadChunk {
+    /// The head or bytes.
+    #[prost(oneof = "set_read_chunk::Part", tags = "1, 2")]
+    pub part: ::core::option::Option<set_read_chunk::Part>,
+}
+/// Nested message and enum types in `SetReadChunk`.
+pub mod set_read_chunk {
+    /// The head or bytes.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Part {
+        /// The first message.
+        #[prost(message, tag = "1")]
+        Head(super::SetReadHead),
+        /// Bytes of a leaf.
+        #[prost(message, tag = "2")]
+        Bytes(super::SetBytes),
+    }
 }
 /// New rows of one leaf.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -460,6 +525,52 @@ pub struct SetCommitRequest {
     #[prost(uint64, tag = "7")]
     pub deadline_ms: u64,
 }
+/// The beginning of a commit over gRPC: where its rows go. Their bytes follow.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetCommitHead {
+    /// The set, as in SetOpenRequest.
+    #[prost(string, tag = "1")]
+    pub set: ::prost::alloc::string::String,
+    /// Keys of the leaves that are written, each once; none means all, in the order of the layout.
+    #[prost(string, repeated, tag = "2")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Rows that are written: one range, or a list of rows, of which the last of equal ones counts; absent means all, unless it extends.
+    #[prost(message, optional, tag = "3")]
+    pub rows: ::core::option::Option<Selection>,
+    /// Number of rows to write behind those of the extension before, round robin; `rows` is absent then. 0: no extension.
+    #[prost(uint64, tag = "4")]
+    pub extend: u64,
+    /// Version that the set must have; another one is VERSION_CHANGED, and nothing is written.
+    #[prost(uint64, optional, tag = "5")]
+    pub expects_version: ::core::option::Option<u64>,
+    /// 16 bytes that make a repeat of this call safe, with all its bytes; empty for none.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub retry_id: ::prost::bytes::Bytes,
+    /// How long it may wait for room and for its turn, in milliseconds, and until when the stream may stand still; 0 means the
+    /// sidecar's default. A stream whose bytes come is not ended by it.
+    #[prost(uint64, tag = "7")]
+    pub deadline_ms: u64,
+}
+/// One message of a SetCommit stream. Each leaf gets as many bytes as the rows of it have, packed row-major; leaves may take turns.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetCommitChunk {
+    /// The head or bytes.
+    #[prost(oneof = "set_commit_chunk::Part", tags = "1, 2")]
+    pub part: ::core::option::Option<set_commit_chunk::Part>,
+}
+/// Nested message and enum types in `SetCommitChunk`.
+pub mod set_commit_chunk {
+    /// The head or bytes.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Part {
+        /// The first message, and only that.
+        #[prost(message, tag = "1")]
+        Head(super::SetCommitHead),
+        /// Bytes of a leaf.
+        #[prost(message, tag = "2")]
+        Bytes(super::SetBytes),
+    }
+}
 /// The rows are written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetCommitResponse {
@@ -469,6 +580,36 @@ pub struct SetCommitResponse {
     /// The first row that was written. Those of an extension follow it, and go on at row 0 behind the last one.
     #[prost(uint64, tag = "2")]
     pub first: u64,
+}
+/// Publishes what a mutable set holds at one moment as the next version of a sealed set, at the set's own peer. Commits go on
+/// meanwhile. For those who may write it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetSnapshotRequest {
+    /// The mutable set, as in SetOpenRequest.
+    #[prost(string, tag = "1")]
+    pub set: ::prost::alloc::string::String,
+    /// Name of the sealed set: free, or that of an earlier version.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Versions of the sealed set that keep their name, this one included; 0 means 1.
+    #[prost(uint32, tag = "3")]
+    pub keep: u32,
+    /// How long the call may take, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// The snapshot is published.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetSnapshotResponse {
+    /// Version of the sealed set.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Version of the mutable set: the number of commits that the snapshot has, all of each.
+    #[prost(uint64, tag = "2")]
+    pub set_version: u64,
+    /// Reference of the manifest.
+    #[prost(string, tag = "3")]
+    pub reference: ::prost::alloc::string::String,
 }
 /// Takes a mutable set of this peer away, with its rows. The directory of one on files stays, as one of tensordict.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -549,6 +690,9 @@ pub struct ChannelSpec {
     /// Fate of a message whose reader is slow. The ring of a channel that drops has one slot more.
     #[prost(enumeration = "ChannelPolicy", tag = "5")]
     pub policy: i32,
+    /// Of a channel that blocks, since version 9: its writer may evict readers. A reader holds 7 messages at most then, and less than there are slots.
+    #[prost(bool, tag = "6")]
+    pub evicts: bool,
 }
 /// Makes a channel, whose only writer is this session.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -562,6 +706,9 @@ pub struct ChannelCreateRequest {
     /// Time to wait for room, in milliseconds; 0 means the sidecar's default.
     #[prost(uint64, tag = "3")]
     pub deadline_ms: u64,
+    /// Other peers that may read it, since version 9. Absent: every peer of the exchange. Readers of this pod always may.
+    #[prost(message, optional, tag = "4")]
+    pub readers: ::core::option::Option<PeerPatterns>,
 }
 /// The channel is there, empty.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -601,6 +748,9 @@ pub struct ChannelAttachRequest {
     /// Set if the reader knows rings that drop messages. Without it only channels that block can be read.
     #[prost(bool, tag = "7")]
     pub takes_gaps: bool,
+    /// What the way of the messages must have, since version 9: else REQUIREMENT_NOT_MET, and nobody is attached.
+    #[prost(message, optional, tag = "8")]
+    pub require: ::core::option::Option<Require>,
 }
 /// The reader is attached: its writer knows of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -635,8 +785,12 @@ pub struct ChannelAttachResponse {
     /// The peer that has the channel; empty for this one.
     #[prost(string, tag = "10")]
     pub peer: ::prost::alloc::string::String,
+    /// Number that tells this channel from others that had its name; 0 where its sidecar is of an earlier release.
+    #[prost(fixed64, tag = "11")]
+    pub epoch: u64,
 }
-/// Ends a channel that this session writes, or a reader of this session. No reply.
+/// Ends a channel that this session writes, or a reader of this session; or evicts a reader of a channel that this session writes. No
+/// reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChannelDetachRequest {
     /// Number of the channel; 0 where a reader ends.
@@ -648,6 +802,9 @@ pub struct ChannelDetachRequest {
     /// Set where a forked child of the process may still map what was read.
     #[prost(bool, tag = "3")]
     pub still_mapped: bool,
+    /// Set by a writer, since version 9: the reader is evicted. The channel is 0 then.
+    #[prost(bool, tag = "4")]
+    pub evicts: bool,
 }
 /// On the session socket, call 0, and without a body on the event pipe: a reader comes or goes. Its cursor's segment was
 /// announced before.
@@ -725,6 +882,9 @@ pub struct ChannelStatus {
     /// The way by which messages come to the ring; empty for a channel of this peer.
     #[prost(string, tag = "8")]
     pub route: ::prost::alloc::string::String,
+    /// Other peers that may read it; absent: every peer of the exchange.
+    #[prost(message, optional, tag = "9")]
+    pub allowed: ::core::option::Option<PeerPatterns>,
 }
 /// One reader, as it is at this moment.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -747,6 +907,9 @@ pub struct ChannelReaderStatus {
     /// Messages that it has been told of as dropped.
     #[prost(uint64, tag = "6")]
     pub dropped: u64,
+    /// Set if it was evicted, and has not let go of its messages yet.
+    #[prost(bool, tag = "7")]
+    pub evicted: bool,
 }
 /// Channels in the order of their names.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -801,6 +964,16 @@ pub struct ChannelOpen {
     /// Name of the writer for those who look at the channel, at most 64 bytes; empty for the user agent.
     #[prost(string, tag = "4")]
     pub client: ::prost::alloc::string::String,
+    /// Other peers that may read it. Absent: every peer of the exchange. Readers of this pod always may.
+    #[prost(message, optional, tag = "5")]
+    pub readers: ::core::option::Option<PeerPatterns>,
+    /// Time for which a message waits for one reader, in milliseconds: then that is evicted. Only for a shape that says `evicts`; 0: none is
+    /// evicted.
+    #[prost(uint64, tag = "6")]
+    pub evict_after_ms: u64,
+    /// Fixes types and shapes to those of the first message: another one is refused with LAYOUT_MISMATCH.
+    #[prost(bool, tag = "7")]
+    pub fixed: bool,
 }
 /// Begins a message. It is published when all bytes of all its parts have come, whole or not at all.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1138,6 +1311,9 @@ pub struct PipeListenRequest {
     /// Its name: 1 to 512 bytes, as a tensor's. Listeners and tensors have names apart.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// Other peers that may connect, since version 9. Absent: every peer of the exchange. Clients of this pod always may.
+    #[prost(message, optional, tag = "2")]
+    pub allow: ::core::option::Option<PeerPatterns>,
 }
 /// The listener is there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1312,6 +1488,9 @@ pub struct PipeAccept {
     /// Name of this end for the other one, at most 64 bytes; empty for the user agent.
     #[prost(string, tag = "3")]
     pub client: ::prost::alloc::string::String,
+    /// Other peers that may connect. Absent: every peer of the exchange. Clients of this pod always may.
+    #[prost(message, optional, tag = "4")]
+    pub allow: ::core::option::Option<PeerPatterns>,
 }
 /// Part of a message of a Pipe stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2253,7 +2432,8 @@ pub struct ArenaStatus {
     /// Bytes whose pages exist.
     #[prost(uint64, tag = "8")]
     pub populated: u64,
-    /// The largest tensor that a new session could write in place now, before anything is freed or taken back.
+    /// The largest tensor that a new session could write in place now, before anything is freed. Idle memory of other sessions is in it:
+    /// a put takes that back, within the time in which they unmap it.
     #[prost(uint64, tag = "9")]
     pub largest_put: u64,
     /// The largest tensor that the sidecar could write itself now: for a put over gRPC, or of at most 64 KiB.
@@ -2390,7 +2570,8 @@ pub struct PeerStatus {
     /// Bytes of tensors sent to it.
     #[prost(uint64, tag = "6")]
     pub bytes_out: u64,
-    /// Why it was last lost or could not be reached; empty when all is well.
+    /// Why it was last lost or could not be reached; empty when all is well. Of `self`: why others refuse this sidecar, and that keys
+    /// which nobody lists were refused here lately.
     #[prost(string, tag = "7")]
     pub last_error: ::prost::alloc::string::String,
     /// The transport that would be used towards it, and the better ones refused.
@@ -2402,6 +2583,26 @@ pub struct PeerStatus {
     /// How every transport towards it stands for a large tensor, best first; at most 5. `self` has none.
     #[prost(message, repeated, tag = "10")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
+    /// GPUs that either side of the pair reaches, by UUID, and whether tensors there are mapped; at most 128. `self` has those that this
+    /// side reaches.
+    #[prost(message, repeated, tag = "11")]
+    pub gpus: ::prost::alloc::vec::Vec<GpuRoute>,
+}
+/// A GPU, and how tensors that lie there come from a peer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuRoute {
+    /// UUID of the GPU, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cuda_uuid: ::prost::bytes::Bytes,
+    /// `taken`: they are mapped there, by cuda_ipc. `refused`: they are copied out.
+    #[prost(string, tag = "2")]
+    pub standing: ::prost::alloc::string::String,
+    /// Why they are not mapped, as a Refusal says. Empty where they are.
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+    /// Version of the peer's driver, as CUDA numbers it; 0 where the peer does not say.
+    #[prost(uint32, tag = "4")]
+    pub cuda_driver: u32,
 }
 /// A transport towards a peer.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2412,8 +2613,8 @@ pub struct Candidate {
     /// `taken`, `fits` (it would do, and another one is taken) or `refused`.
     #[prost(string, tag = "2")]
     pub standing: ::prost::alloc::string::String,
-    /// Why it is not taken, a stable label: of one that fits better_taken, not_preferred, slower, not_faster or not_compared, of one
-    /// that is refused what a Refusal says. Empty where it is taken.
+    /// Why it is not taken, a stable label: of one that fits better_taken, not_preferred, slower, not_faster, not_compared or gpu_memory
+    /// (taken for tensors that lie there), of one that is refused what a Refusal says. Empty where it is taken.
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
     /// Bytes a second that it was measured to bring; 0 where it was not measured.
@@ -2895,6 +3096,183 @@ pub mod tensorlane_client {
                 .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "PublishSet"));
             self.inner.unary(req, path, codec).await
         }
+        /// Makes a mutable set of this peer, in memory or on files.
+        pub async fn set_create(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetCreateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetCreateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetCreate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetCreate"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells how a mutable set of any peer is now: its layout, version and torn rows. Can wait for one that is not there yet.
+        pub async fn set_open(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetOpenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetOpenResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetOpen",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetOpen"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells how the mutable sets of this peer are. TOO_LARGE where their layouts have more than 4 MiB.
+        pub async fn set_stat(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetStatRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetStatResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetStat",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetStat"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Takes a mutable set of this peer away.
+        pub async fn set_drop(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetDropRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetDropResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetDrop",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetDrop"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reads rows of a mutable set of any peer, all of one version: a head, then their bytes. What the client has not read stays in
+        /// the arena until it has, or stands still for too long (DEADLINE_EXCEEDED).
+        pub async fn set_read(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetReadRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::SetReadChunk>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetRead",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetRead"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Writes rows of a mutable set of any peer, for those who may write it. The rows are written when the stream has ended well and
+        /// all their bytes have come: all of them, in all leaves, or none. A stream that breaks leaves nothing.
+        pub async fn set_commit(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::SetCommitChunk>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetCommitResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetCommit",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetCommit"));
+            self.inner.client_streaming(req, path, codec).await
+        }
+        /// Publishes what a mutable set holds at one moment as the next version of a sealed set.
+        pub async fn set_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetSnapshotResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/SetSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "SetSnapshot"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Makes a channel and writes it, by copy. The stream is the writer: a stream that ends without `finish` is a writer that died, and its
         /// readers are told so. The first message is `open`; then come messages, whose bytes may follow in chunks; `finish` is the last one.
         /// Each message is answered with its sequence, or with why it was not written; the stream goes on either way. What cannot be
@@ -3233,6 +3611,58 @@ pub mod tensorlane_server {
             request: tonic::Request<super::PublishSetRequest>,
         ) -> std::result::Result<
             tonic::Response<super::PublishSetResponse>,
+            tonic::Status,
+        >;
+        /// Makes a mutable set of this peer, in memory or on files.
+        async fn set_create(
+            &self,
+            request: tonic::Request<super::SetCreateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetCreateResponse>,
+            tonic::Status,
+        >;
+        /// Tells how a mutable set of any peer is now: its layout, version and torn rows. Can wait for one that is not there yet.
+        async fn set_open(
+            &self,
+            request: tonic::Request<super::SetOpenRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetOpenResponse>, tonic::Status>;
+        /// Tells how the mutable sets of this peer are. TOO_LARGE where their layouts have more than 4 MiB.
+        async fn set_stat(
+            &self,
+            request: tonic::Request<super::SetStatRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetStatResponse>, tonic::Status>;
+        /// Takes a mutable set of this peer away.
+        async fn set_drop(
+            &self,
+            request: tonic::Request<super::SetDropRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetDropResponse>, tonic::Status>;
+        /// Server streaming response type for the SetRead method.
+        type SetReadStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::SetReadChunk, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Reads rows of a mutable set of any peer, all of one version: a head, then their bytes. What the client has not read stays in
+        /// the arena until it has, or stands still for too long (DEADLINE_EXCEEDED).
+        async fn set_read(
+            &self,
+            request: tonic::Request<super::SetReadRequest>,
+        ) -> std::result::Result<tonic::Response<Self::SetReadStream>, tonic::Status>;
+        /// Writes rows of a mutable set of any peer, for those who may write it. The rows are written when the stream has ended well and
+        /// all their bytes have come: all of them, in all leaves, or none. A stream that breaks leaves nothing.
+        async fn set_commit(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::SetCommitChunk>>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetCommitResponse>,
+            tonic::Status,
+        >;
+        /// Publishes what a mutable set holds at one moment as the next version of a sealed set.
+        async fn set_snapshot(
+            &self,
+            request: tonic::Request<super::SetSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetSnapshotResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the ChannelWrite method.
@@ -4032,6 +4462,324 @@ pub mod tensorlane_server {
                     };
                     Box::pin(fut)
                 }
+                "/tensorlane.v1.Tensorlane/SetCreate" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetCreateSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::UnaryService<super::SetCreateRequest>
+                    for SetCreateSvc<T> {
+                        type Response = super::SetCreateResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetCreateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_create(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetCreateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/SetOpen" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetOpenSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::UnaryService<super::SetOpenRequest>
+                    for SetOpenSvc<T> {
+                        type Response = super::SetOpenResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetOpenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_open(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetOpenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/SetStat" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetStatSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::UnaryService<super::SetStatRequest>
+                    for SetStatSvc<T> {
+                        type Response = super::SetStatResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetStatRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_stat(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetStatSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/SetDrop" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetDropSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::UnaryService<super::SetDropRequest>
+                    for SetDropSvc<T> {
+                        type Response = super::SetDropResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetDropRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_drop(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetDropSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/SetRead" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetReadSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::ServerStreamingService<super::SetReadRequest>
+                    for SetReadSvc<T> {
+                        type Response = super::SetReadChunk;
+                        type ResponseStream = T::SetReadStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetReadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_read(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetReadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/SetCommit" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetCommitSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::ClientStreamingService<super::SetCommitChunk>
+                    for SetCommitSvc<T> {
+                        type Response = super::SetCommitResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::SetCommitChunk>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_commit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetCommitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/SetSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetSnapshotSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::UnaryService<super::SetSnapshotRequest>
+                    for SetSnapshotSvc<T> {
+                        type Response = super::SetSnapshotResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::set_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/tensorlane.v1.Tensorlane/ChannelWrite" => {
                     #[allow(non_camel_case_types)]
                     struct ChannelWriteSvc<T: Tensorlane>(pub Arc<T>);
@@ -4597,6 +5345,9 @@ pub struct StageRequest {
     /// How long to wait for an order, in milliseconds; 0 means the sidecar's default (30 s).
     #[prost(uint64, tag = "3")]
     pub deadline_ms: u64,
+    /// Version of its driver, as CUDA numbers it: 12080 for 12.8. 0 where it is not said.
+    #[prost(uint32, tag = "4")]
+    pub cuda_driver: u32,
 }
 /// How a copy stands.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -4783,6 +5534,10 @@ pub struct Pull {
     /// one than its own. Absent: nothing is stated.
     #[prost(uint64, optional, tag = "12")]
     pub stored: ::core::option::Option<u64>,
+    /// Since version 11, where the way is SHM: GPUs that both reach, 16 bytes each, at most 64. A tensor that lies in memory of one of
+    /// them is lent where it lies.
+    #[prost(bytes = "bytes", repeated, tag = "13")]
+    pub cuda_uuids: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
 /// Packed bytes that lie together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4829,6 +5584,10 @@ pub struct PullHead {
     /// Whether the owner has the tensor in GPU memory, out of which it was copied.
     #[prost(bool, tag = "7")]
     pub staged: bool,
+    /// Where the tensor is lent in GPU memory: the length of its allocation. Its descriptor is had over the node's socket, and there
+    /// is no place.
+    #[prost(uint64, tag = "8")]
+    pub gpu_allocation_bytes: u64,
 }
 /// Since version 3, by the number of an open Pull: the reader wants to know of the owner what has become of the tensor's holders.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5054,6 +5813,9 @@ pub struct PeerChannelAttached {
     /// Client that writes.
     #[prost(string, tag = "4")]
     pub writer: ::prost::alloc::string::String,
+    /// Number that tells this channel from others that had its name.
+    #[prost(fixed64, tag = "5")]
+    pub epoch: u64,
 }
 /// A message of a channel, or a piece of one. Pieces come in order, without gaps. No reply.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5102,7 +5864,7 @@ pub struct PeerChannelEnd {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetCall {
     /// The call.
-    #[prost(oneof = "set_call::Kind", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "set_call::Kind", tags = "1, 2, 3, 4, 5")]
     pub kind: ::core::option::Option<set_call::Kind>,
 }
 /// Nested message and enum types in `SetCall`.
@@ -5122,6 +5884,9 @@ pub mod set_call {
         /// Ends leases of rows that were read.
         #[prost(message, tag = "4")]
         Release(super::SetRelease),
+        /// Publishes a snapshot. Since version 11.
+        #[prost(message, tag = "5")]
+        Snapshot(super::SetSnapshotRequest),
     }
 }
 /// Rows that a reader has, or wants no more.
@@ -5145,7 +5910,7 @@ pub struct SetPacked {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetAnswer {
     /// The answer.
-    #[prost(oneof = "set_answer::Kind", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "set_answer::Kind", tags = "1, 2, 3, 4, 5")]
     pub kind: ::core::option::Option<set_answer::Kind>,
 }
 /// Nested message and enum types in `SetAnswer`.
@@ -5165,6 +5930,9 @@ pub mod set_answer {
         /// The leases have ended.
         #[prost(message, tag = "4")]
         Released(super::SetRelease),
+        /// The snapshot.
+        #[prost(message, tag = "5")]
+        Published(super::SetSnapshotResponse),
     }
 }
 /// Since version 9: connects to a listener of the asked peer. Pipes that are opened on a connection end with it.
@@ -5266,6 +6034,27 @@ pub struct PeerRedeem {
 /// Answers PeerRedeem: the asking peer has a lease of the tensor, and may pull it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerRedeemed {}
+/// A GPU that clients of a peer reach, or in whose memory it has tensors.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReachedGpu {
+    /// UUID of the GPU, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cuda_uuid: ::prost::bytes::Bytes,
+    /// Version of the driver that its clients have, as CUDA numbers it; 0 where no client said it.
+    #[prost(uint32, tag = "2")]
+    pub cuda_driver: u32,
+    /// Kinds of handles by which its memory is shared: 1 for POSIX descriptors.
+    #[prost(uint32, tag = "3")]
+    pub handle_types: u32,
+}
+/// Since version 11: the GPUs that the sender's side of the pair reaches, all of them, at most 64. Said first on a connection and
+/// whenever they change. The call is 0, and there is no reply.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PeerGpus {
+    /// The GPUs.
+    #[prost(message, repeated, tag = "1")]
+    pub gpus: ::prost::alloc::vec::Vec<ReachedGpu>,
+}
 /// Why a reader does not go on from a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -5325,6 +6114,8 @@ pub enum PeerChannelOutcome {
     Finished = 1,
     /// The writer is gone, or the sidecar of it does not go on.
     Lost = 2,
+    /// The writer has evicted the reading peer. Since version 11; earlier ones are told that the writer is lost.
+    Evicted = 3,
 }
 impl PeerChannelOutcome {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -5336,6 +6127,7 @@ impl PeerChannelOutcome {
             Self::Left => "PEER_CHANNEL_OUTCOME_LEFT",
             Self::Finished => "PEER_CHANNEL_OUTCOME_FINISHED",
             Self::Lost => "PEER_CHANNEL_OUTCOME_LOST",
+            Self::Evicted => "PEER_CHANNEL_OUTCOME_EVICTED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -5344,6 +6136,7 @@ impl PeerChannelOutcome {
             "PEER_CHANNEL_OUTCOME_LEFT" => Some(Self::Left),
             "PEER_CHANNEL_OUTCOME_FINISHED" => Some(Self::Finished),
             "PEER_CHANNEL_OUTCOME_LOST" => Some(Self::Lost),
+            "PEER_CHANNEL_OUTCOME_EVICTED" => Some(Self::Evicted),
             _ => None,
         }
     }

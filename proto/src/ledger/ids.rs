@@ -117,6 +117,8 @@ pub struct Origin {
     pub incarnation: u128,
     /// The tensor's id in that incarnation.
     pub id: u64,
+    /// Set if it is the tensor where it lies in GPU memory, and no copy in host memory: both may be here.
+    pub on_gpu: bool,
 }
 
 impl Hash for Origin {

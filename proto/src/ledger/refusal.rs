@@ -120,7 +120,7 @@ pub enum Refusal {
         name: TensorName,
     },
     /// Nobody has this name.
-    #[error("nothing is named {name}; List (`tensorlane ls`) tells the names")]
+    #[error("nothing is named {name}; `tensorlane ls` (List) shows the names of a peer")]
     NameUnknown {
         /// The name.
         name: TensorName,

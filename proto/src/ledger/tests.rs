@@ -128,7 +128,7 @@ fn text(name: &str) -> TensorName {
 }
 
 fn origin(id: u64) -> Origin {
-    Origin { peer: "other".into(), incarnation: 9, id }
+    Origin { peer: "other".into(), incarnation: 9, id, on_gpu: false }
 }
 
 fn release(by: Holder, id: TensorId, count: u64) -> Event {

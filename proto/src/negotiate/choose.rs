@@ -106,7 +106,9 @@ impl Pair<'_> {
             Transport::Local => None,
             // What is known of the last try says more than that it has to be made again.
             Transport::Shm => node.map(|why| self.unshared().unwrap_or(why)),
-            Transport::CudaIpc => node.or(self.no_gpu()),
+            Transport::CudaIpc => {
+                node.map(|why| self.unshared().unwrap_or(why)).or_else(|| self.unreached_gpu())
+            }
             Transport::Tcp | Transport::Quic => {
                 (ours.addresses.is_empty() && theirs.addresses.is_empty()).then_some(Why::NoAddress)
             }
@@ -115,12 +117,22 @@ impl Pair<'_> {
         if !carries {
             return Some(Why::NotSupported);
         }
-        out_of_reach.or_else(|| self.measured.cooling.contains(transport).then(|| self.failed(transport)))
+        out_of_reach.or_else(|| self.is_cooling(transport).then(|| self.failed(transport)))
+    }
+
+    /// Returns whether a transport failed lately. Memory of GPUs crosses the node's socket as segments do, and fails with them.
+    fn is_cooling(&self, transport: Transport) -> bool {
+        let between = !self.ours.is_same_peer(self.theirs);
+        let by = if transport == Transport::CudaIpc && between { Transport::Shm } else { transport };
+        self.measured.cooling.contains(by) || self.measured.cooling.contains(transport)
     }
 
     /// Reason for which a transport that failed lately did.
     fn failed(&self, transport: Transport) -> Why {
-        if transport == Transport::Shm { self.unshared().unwrap_or(Why::Cooldown) } else { Why::Cooldown }
+        match transport {
+            Transport::Shm | Transport::CudaIpc => self.unshared().unwrap_or(Why::Cooldown),
+            Transport::Local | Transport::Tcp | Transport::Quic => Why::Cooldown,
+        }
     }
 
     /// Reason for which memory is not shared now, where it is known.
@@ -141,15 +153,17 @@ impl Pair<'_> {
         }
     }
 
-    /// A GPU is shared only if both reach the one with the tensor's UUID.
-    fn no_gpu(&self) -> Option<Why> {
-        let both_reach = match self.what.device {
-            Device::Cuda { uuid: Some(uuid), .. } => {
-                self.ours.gpus.contains(&uuid) && self.theirs.gpus.contains(&uuid)
-            }
-            Device::Cuda { uuid: None, .. } | Device::Host => false,
+    /// A GPU is shared only if both reach the one with the tensor's UUID; where that is not known yet, any that both reach.
+    fn unreached_gpu(&self) -> Option<Why> {
+        let (ours, theirs) = (&self.ours.gpus, &self.theirs.gpus);
+        let both_reach = |uuid: &[u8; 16]| ours.contains(uuid) && theirs.contains(uuid);
+        let is_shared = match &self.what.device {
+            Device::Cuda { uuid: Some(uuid), .. } => both_reach(uuid),
+            Device::Cuda { uuid: None, .. } => ours.iter().any(both_reach),
+            Device::Host => false,
         };
-        (!both_reach).then_some(Why::NoGpu)
+        let has_none = ours.is_empty() || theirs.is_empty();
+        (!is_shared).then_some(if has_none { Why::NoGpuProcess } else { Why::OtherGpu })
     }
 
     fn unwanted(&self, transport: Transport) -> Option<Why> {

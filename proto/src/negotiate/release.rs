@@ -1,18 +1,10 @@
-//! Transports that this release speaks, and how a refusal that follows from that is called: by its own name, so
-//! that nobody looks for a policy that would change it. Every part that shows routes asks here, so that all of them say
-//! the same.
+//! Words for refusals that are nobody's policy: where there is no directory in which the sidecars of a node find each other, nobody
+//! should look for a policy that would change it. Every part that shows routes asks here, so that all of them say the same.
 
 use super::{Refusal, Transport, TransportSet, Why};
 
-/// The transports of this release.
-pub const SPOKEN: TransportSet = TransportSet::EMPTY
-    .with(Transport::Local)
-    .with(Transport::Shm)
-    .with(Transport::Tcp)
-    .with(Transport::Quic);
-
-/// Names as the release's own lack what is not offered because nobody could, or refused by a policy that does not speak
-/// of it. `listed`: the transports that somebody named as those that may be used; absent: nobody did.
+/// Names as the lack of a directory what is refused by a policy that does not speak of it. `listed`: the transports that somebody
+/// named as those that may be used; absent: nobody did.
 pub fn own_up(refusals: &mut [Refusal], listed: Option<TransportSet>) {
     for refusal in refusals {
         refusal.why = owned_up(refusal.transport, refusal.why, listed);
@@ -21,22 +13,14 @@ pub fn own_up(refusals: &mut [Refusal], listed: Option<TransportSet>) {
 
 /// The same for one transport: the reason by its own name.
 pub fn owned_up(transport: Transport, why: Why, listed: Option<TransportSet>) -> Why {
-    let forbidden = listed.is_some_and(|listed| !listed.contains(transport));
-    let ours = match why {
-        Why::NotOffered => true,
-        Why::Policy => !forbidden,
-        // Nobody should move pods onto one node for what would not be spoken there either.
-        Why::OtherNode | Why::NodeUnproven => !forbidden && !SPOKEN.contains(transport),
-        _ => false,
+    let needs: &[Transport] = match transport {
+        Transport::Shm => &[Transport::Shm],
+        // Its descriptors cross the node's socket, as segments do.
+        Transport::CudaIpc => &[Transport::CudaIpc, Transport::Shm],
+        Transport::Local | Transport::Tcp | Transport::Quic => return why,
     };
-    if ours && !SPOKEN.contains(transport) {
-        Why::NotInThisRelease
-    } else if ours && why == Why::Policy && transport == Transport::Shm {
-        // Nobody forbids it: there is no directory for it.
-        Why::NoSocketDir
-    } else {
-        why
-    }
+    let allowed = listed.is_none_or(|listed| needs.iter().all(|needed| listed.contains(*needed)));
+    if why == Why::Policy && allowed { Why::NoSocketDir } else { why }
 }
 
 #[cfg(test)]
@@ -44,20 +28,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_forbids_and_nobody_could_offer_is_the_lack_of_the_release() {
+    fn only_what_nobody_forbids_lacks_a_directory() {
         let only_tcp = TransportSet::EMPTY.with(Transport::Tcp);
         let with_shm = only_tcp.with(Transport::Shm);
+        let with_cuda = only_tcp.with(Transport::CudaIpc);
         for (transport, why, listed, expected) in [
             (Transport::Shm, Why::Policy, None, Why::NoSocketDir),
-            (Transport::CudaIpc, Why::Policy, None, Why::NotInThisRelease),
+            (Transport::CudaIpc, Why::Policy, None, Why::NoSocketDir),
             (Transport::Shm, Why::Policy, Some(only_tcp), Why::Policy),
             (Transport::Shm, Why::Policy, Some(with_shm), Why::NoSocketDir),
+            (Transport::CudaIpc, Why::Policy, Some(with_shm), Why::Policy),
+            (Transport::CudaIpc, Why::Policy, Some(with_cuda), Why::Policy),
+            (Transport::CudaIpc, Why::Policy, Some(with_cuda.with(Transport::Shm)), Why::NoSocketDir),
             (Transport::Shm, Why::NotOffered, Some(with_shm), Why::NotOffered),
-            (Transport::CudaIpc, Why::NotOffered, None, Why::NotInThisRelease),
             (Transport::Shm, Why::OtherNode, None, Why::OtherNode),
-            (Transport::CudaIpc, Why::OtherNode, None, Why::NotInThisRelease),
-            (Transport::CudaIpc, Why::OtherNode, Some(only_tcp), Why::OtherNode),
-            (Transport::Tcp, Why::NotOffered, None, Why::NotOffered),
+            (Transport::CudaIpc, Why::OtherNode, None, Why::OtherNode),
+            (Transport::Tcp, Why::Policy, None, Why::Policy),
         ] {
             let mut refusals = [Refusal { transport, why }];
             own_up(&mut refusals, listed);

@@ -50,6 +50,8 @@ pub enum Passed {
     NotFaster,
     /// Not both were measured: the pair stays with the one that it has.
     NotCompared,
+    /// Taken for tensors that lie in GPU memory, which this one does not.
+    GpuMemory,
 }
 
 impl Passed {
@@ -61,6 +63,7 @@ impl Passed {
             Passed::Slower => "slower",
             Passed::NotFaster => "not_faster",
             Passed::NotCompared => "not_compared",
+            Passed::GpuMemory => "gpu_memory",
         }
     }
 }
@@ -123,7 +126,7 @@ impl Pair<'_> {
             return Standing::Refused(Why::NoCommonVersion);
         }
         if !self.candidates().contains(&transport) {
-            return Standing::Refused(self.out_of_question(transport));
+            return self.out_of_question(transport);
         }
         match (self.unfit(transport), taken) {
             (Some(why), _) => Standing::Refused(why),
@@ -133,12 +136,17 @@ impl Pair<'_> {
         }
     }
 
-    /// Reason against one that does not carry the memory that the tensor is in: what it would need besides says more.
-    fn out_of_question(&self, transport: Transport) -> Why {
+    /// Standing of one that does not carry the memory that the tensor is in: what it would need besides says more. That for GPU memory
+    /// is told for a tensor that would lie there.
+    fn out_of_question(&self, transport: Transport) -> Standing {
+        if transport == Transport::CudaIpc {
+            let what = What { device: Device::Cuda { index: 0, uuid: None }, ..*self.what };
+            let of_gpu = Pair { what: &what, ..*self };
+            return of_gpu.unfit(transport).map_or(Standing::Fits(Passed::GpuMemory), Standing::Refused);
+        }
         let lacks = self.unavailable(transport);
-        lacks
-            .filter(|why| matches!(why, Why::OtherNode | Why::Policy | Why::NotOffered))
-            .unwrap_or(Why::NotSupported)
+        let why = lacks.filter(|why| matches!(why, Why::OtherNode | Why::Policy | Why::NotOffered));
+        Standing::Refused(why.unwrap_or(Why::NotSupported))
     }
 
     /// Reason for which one that is fit is not the one that was taken.

@@ -169,11 +169,24 @@ fn a_gpu_is_shared_by_those_who_reach_it() {
     b.gpus.clear();
     assert_eq!(
         answer(&a, &b, &gpu(), &open(), &proven()),
-        "no route: not cuda_ipc: no_gpu, not tcp: not_supported, not quic: not_supported"
+        "no route: not cuda_ipc: no_gpu_process, not tcp: not_supported, not quic: not_supported"
     );
+    b.gpus.push([8; 16]);
+    assert!(answer(&a, &b, &gpu(), &open(), &proven()).starts_with("no route: not cuda_ipc: other_gpu"));
+    let any = What { device: Device::Cuda { index: 0, uuid: None }, ..What::default() };
+    assert!(answer(&a, &b, &any, &open(), &proven()).starts_with("no route: not cuda_ipc: other_gpu"));
+    b.gpus.push([7; 16]);
+    assert_eq!(answer(&a, &b, &any, &open(), &proven()), "cuda_ipc", "there is one that both reach");
+    let failed = Measured {
+        cooling: TransportSet::EMPTY.with(Transport::Shm),
+        unshared: Some(Why::LentFull),
+        ..proven()
+    };
+    assert!(answer(&a, &b, &any, &open(), &failed).starts_with("no route: not cuda_ipc: lent_full"));
+    b.gpus.clear();
     c.gpus.clear();
     b.transports.iter_mut().chain(&mut c.transports).for_each(|offer| offer.gpu_memory = true);
-    assert_eq!(answer(&b, &c, &gpu(), &open(), &proven()), "tcp, not cuda_ipc: no_gpu");
+    assert_eq!(answer(&b, &c, &gpu(), &open(), &proven()), "tcp, not cuda_ipc: no_gpu_process");
 }
 
 #[test]
@@ -280,7 +293,7 @@ fn standings(a: &Offer, b: &Offer, what: &What, policy: &Policy, measured: &Meas
 fn every_transport_says_why_it_is_not_the_one_that_is_taken() {
     let (a, b, host) = (offer("a", "n1"), offer("b", "n1"), What::default());
     let all = |policy: &Policy, measured: &Measured| standings(&a, &b, &host, policy, measured);
-    let cuda = "cuda_ipc: refused, not_supported";
+    let cuda = "cuda_ipc: fits, gpu_memory";
     assert_eq!(
         all(&open(), &proven()),
         ["shm: taken", cuda, "tcp: fits, better_taken", "quic: fits, better_taken"]
@@ -315,10 +328,7 @@ fn a_transport_for_memory_of_another_kind_says_what_it_lacks() {
         standings(&a, &b, &gpu(), &open(), &proven())[..2],
         ["shm: refused, not_supported", "cuda_ipc: taken"]
     );
-    assert_eq!(
-        standings(&a, &a, &host, &open(), &unknown),
-        ["local: taken", "cuda_ipc: refused, not_supported"]
-    );
+    assert_eq!(standings(&a, &a, &host, &open(), &unknown), ["local: taken", "cuda_ipc: fits, gpu_memory"]);
 }
 
 #[test]
@@ -480,7 +490,8 @@ proptest! {
             }
         }
         // What fits would be taken if nothing else were allowed, and what is refused would not be.
-        for one in all {
+        let of_this_memory = |one: &Candidate| one.standing != Standing::Fits(Passed::GpuMemory);
+        for one in all.into_iter().filter(of_this_memory) {
             let alone = TransportSet::EMPTY.with(one.transport);
             let allow = policy.allow.iter().filter(|&allowed| alone.contains(allowed)).collect();
             let alone = negotiate(&ours, &theirs, &what, &Policy { allow, prefer: None, ..policy }, &measured);

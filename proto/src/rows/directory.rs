@@ -1,6 +1,6 @@
 //! The directory of a mutable set on files, as tensordict's `memmap` lays it out: each `/` of a key is a directory.
 
-use super::layout::SetLayout;
+use super::layout::{Leaf, SetLayout};
 use crate::failure::{Failure, Reason};
 use crate::generated as v1;
 use crate::layout::Layout;
@@ -47,19 +47,7 @@ impl Plan {
     /// # Errors
     /// INVALID_ARGUMENT with the key that no file can have.
     pub fn new(layout: &SetLayout) -> Result<Self, Failure> {
-        let batch = vec![layout.rows()];
-        let mut root = Tree { batch: batch.clone(), ..Tree::default() };
-        for (at, leaf) in layout.leaves().iter().enumerate() {
-            let path: Vec<&str> = leaf.key.split('/').collect();
-            place(&mut root, &path, at, &batch).ok_or_else(|| {
-                let what = format!(
-                    "the key {:?} has an empty part, or lies below another leaf; on files each / is a directory: rename it",
-                    leaf.key
-                );
-                invalid(&leaf.key, what)
-            })?;
-        }
-        root.check().map_err(|error: TreeError| Failure::new(Reason::InvalidArgument, error.to_string()))?;
+        let root = tree_of(layout.leaves(), layout.rows())?;
         let mut plan = Self { files: vec![PlannedFile::default(); layout.leaves().len()], ..Self::default() };
         plan.walk(layout, &root, &mut Vec::new(), &mut Vec::new())?;
         Ok(plan)
@@ -109,6 +97,27 @@ impl Plan {
         self.levels.push((names.clone(), level));
         Ok(())
     }
+}
+
+/// The tree that the keys of leaves are, each by its index, of so many rows.
+///
+/// # Errors
+/// INVALID_ARGUMENT with the key that has no place in it.
+pub fn tree_of<'a>(leaves: impl IntoIterator<Item = &'a Leaf>, rows: u64) -> Result<Tree<usize>, Failure> {
+    let batch = vec![rows];
+    let mut root = Tree { batch: batch.clone(), ..Tree::default() };
+    for (at, leaf) in leaves.into_iter().enumerate() {
+        let path: Vec<&str> = leaf.key.split('/').collect();
+        place(&mut root, &path, at, &batch).ok_or_else(|| {
+            let what = format!(
+                "the key {:?} has an empty part, or lies below another leaf; in directories and snapshots each / is a level: rename it",
+                leaf.key
+            );
+            invalid(&leaf.key, what)
+        })?;
+    }
+    root.check().map_err(|error: TreeError| Failure::new(Reason::InvalidArgument, error.to_string()))?;
+    Ok(root)
 }
 
 /// Puts a leaf into a tree, making the trees above it. None where that cannot be.

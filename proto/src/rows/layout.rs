@@ -135,6 +135,17 @@ impl SetLayout {
         row >> self.band_power
     }
 
+    /// The number of bands, at most 65,536.
+    pub const fn bands(&self) -> u64 {
+        self.band(self.rows - 1) + 1
+    }
+
+    /// Rows of a band: the first one, and how many there are.
+    pub fn rows_of_band(&self, band: u64) -> (u64, u64) {
+        let first = band << self.band_power;
+        (first, self.left_in_band(first).min(self.rows.saturating_sub(first)))
+    }
+
     /// The leaf of a key, as its index.
     ///
     /// # Errors

@@ -27,10 +27,10 @@ mod torn;
 
 pub use commits::{Commits, Committed, REPEATS_MAX};
 #[cfg(feature = "set")]
-pub use directory::{Found, Plan, PlannedFile};
+pub use directory::{Found, Plan, PlannedFile, tree_of};
 pub use journal::{JOURNAL_HEAD_BYTES, JournalHead, check_journal_entry};
 pub use layout::{BAND_BYTES, Leaf, Run, SET_ROWS_MAX, SETS_LEAVES_MAX, SetLayout};
 pub use list::RowList;
 pub use record::{Intent, NO_INTENT, RECORD_BYTES, Record};
 pub use reference::{SET_REFERENCE_BYTES_MAX, SetId, SetReference};
-pub use torn::Torn;
+pub use torn::{TORN_FILE, Torn};

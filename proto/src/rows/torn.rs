@@ -5,6 +5,8 @@ use std::ops::Range;
 
 /// Most ranges that are told apart; beyond it a leaf has one from its first torn row to its last one.
 const TORN_RANGES_MAX: usize = 1 << 20;
+/// Name of the file in `.tensorlane` that has them.
+pub const TORN_FILE: &str = "torn";
 
 /// Torn rows, by leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,8 +47,9 @@ impl Torn {
 
     /// Adds rows of a leaf: first row and number.
     pub fn add(&mut self, leaf: usize, first: u64, count: u64) {
-        if count > 0 {
-            self.0.entry(leaf).or_default().add(first, first.saturating_add(count));
+        let end = first.saturating_add(count);
+        if end > first {
+            self.0.entry(leaf).or_default().add(first, end);
         }
     }
 
@@ -126,6 +129,15 @@ mod tests {
         let leaves: Vec<usize> = (0..TORN_RANGES_MAX / 1_000).collect();
         torn.add_commit(&leaves, &pieces);
         assert_eq!((torn.pieces().count(), torn.among(1, 1, 1)), (leaves.len(), Some(1..2)));
+    }
+
+    #[test]
+    fn rows_behind_the_last_number_are_none() {
+        let mut torn = Torn::default();
+        torn.add(0, u64::MAX, 5);
+        assert!(torn.is_empty(), "{torn:?}");
+        torn.add(0, u64::MAX - 1, 5);
+        assert_eq!(Torn::decode(&torn.encode()), Some(torn));
     }
 
     proptest! {

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{Kind, Model};
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError, TestRunner};
-use steps::{Dice, Maker, all_holders, all_names, all_origins, all_retries, all_tickets};
+use steps::{Maker, all_holders, all_names, all_origins, all_retries, all_tickets};
+use tensorlane_fuzz::Dice;
 use tensorlane_proto::ledger::{
     Answer, Cause, Effect, Event, Ledger, Limits, Millis, Refusal, State, TensorId, Ticket, Totals,
 };

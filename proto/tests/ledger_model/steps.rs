@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 
+use tensorlane_fuzz::Dice;
 use tensorlane_proto::ledger::{
     Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, Publication, Retry, RetryId, SessionId,
     TensorId, TensorName, TicketId, TicketSpec,
@@ -30,29 +31,13 @@ pub(crate) fn all_retries() -> Vec<RetryId> {
 }
 
 pub(crate) fn all_origins() -> Vec<Origin> {
-    (0..4).map(|n| Origin { peer: ["p", "q"][n % 2].into(), incarnation: 7, id: n as u64 / 2 }).collect()
-}
-
-/// Numbers from a number (splitmix64).
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    /// Below `sides`.
-    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    fn percent(&mut self, chance: u64) -> bool {
-        self.roll(100) < chance
-    }
-
-    fn one<T: Clone>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { of.get(self.roll(of.len() as u64) as usize).cloned() }
-    }
+    let origin = |n: usize| Origin {
+        peer: ["p", "q"][n % 2].into(),
+        incarnation: 7,
+        id: n as u64 / 4,
+        on_gpu: n / 2 % 2 == 1,
+    };
+    (0..4).map(origin).collect()
 }
 
 /// Tight, so that each limit is met; or loose, so that more can happen.
@@ -159,7 +144,7 @@ impl Maker<'_> {
                 false => Event::Tick,
             },
             87..91 => Event::Publish(self.publication()),
-            _ => self.dice.one(self.asked).unwrap_or(Event::Tick),
+            _ => self.dice.pick(self.asked).unwrap_or(Event::Tick),
         }
     }
 
@@ -179,11 +164,11 @@ impl Maker<'_> {
         let owned = self.model.tensors.iter().filter(|tensor| tensor.kind == Kind::Owned);
         let owned: Vec<_> = owned.map(|tensor| tensor.id).collect();
         let any = self.tensor();
-        if self.dice.percent(90) { self.dice.one(&owned).unwrap_or(any) } else { any }
+        if self.dice.percent(90) { self.dice.pick(&owned).unwrap_or(any) } else { any }
     }
 
     fn holder(&mut self) -> Holder {
-        self.dice.one(&all_holders()).expect("there are some")
+        self.dice.pick(&all_holders()).expect("there are some")
     }
 
     fn writer(&mut self) -> Option<Holder> {
@@ -195,8 +180,8 @@ impl Maker<'_> {
         let live: Vec<_> = self.model.tensors.iter().map(|tensor| tensor.id).collect();
         let bogus = TensorId(self.dice.roll(4) << self.dice.roll(64));
         match self.dice.roll(20) {
-            0..17 => self.dice.one(&live).unwrap_or(bogus),
-            17..19 => self.dice.one(self.ever).unwrap_or(bogus),
+            0..17 => self.dice.pick(&live).unwrap_or(bogus),
+            17..19 => self.dice.pick(self.ever).unwrap_or(bogus),
             _ => bogus,
         }
     }
@@ -209,13 +194,13 @@ impl Maker<'_> {
         });
         let reserved: Vec<_> = reserved.collect();
         let any = (self.writer(), self.tensor());
-        if self.dice.percent(80) { self.dice.one(&reserved).unwrap_or(any) } else { any }
+        if self.dice.percent(80) { self.dice.pick(&reserved).unwrap_or(any) } else { any }
     }
 
     /// Mostly a holder and what it leases.
     fn leased(&mut self) -> (Holder, TensorId) {
         let any = (self.holder(), self.tensor());
-        if self.dice.percent(80) { self.dice.one(&self.model.leases).unwrap_or(any) } else { any }
+        if self.dice.percent(80) { self.dice.pick(&self.model.leases).unwrap_or(any) } else { any }
     }
 
     /// Few values, so that two requests are often alike; two of the largest cannot be counted together.
@@ -225,17 +210,17 @@ impl Maker<'_> {
 
     /// Mostly for the same thing, as far as its digest says.
     fn retry(&mut self) -> Option<Retry> {
-        let id = if self.dice.percent(50) { self.dice.one(&all_retries()) } else { None };
+        let id = if self.dice.percent(50) { self.dice.pick(&all_retries()) } else { None };
         let asked = u64::from(self.dice.percent(20));
         id.map(|id| Retry { id, asked })
     }
 
     fn origin(&mut self) -> Origin {
-        self.dice.one(&all_origins()).expect("there are some")
+        self.dice.pick(&all_origins()).expect("there are some")
     }
 
     fn name(&mut self) -> TensorName {
-        self.dice.one(&all_names()).expect("there are some")
+        self.dice.pick(&all_names()).expect("there are some")
     }
 
     fn name_spec(&mut self) -> NameSpec {
@@ -251,8 +236,8 @@ impl Maker<'_> {
     /// Mostly one that is good.
     fn ticket(&mut self) -> TicketId {
         let live: Vec<_> = self.model.tickets.iter().map(|(id, ..)| *id).collect();
-        let any = self.dice.one(&all_tickets()).expect("there are some");
-        if self.dice.percent(80) { self.dice.one(&live).unwrap_or(any) } else { any }
+        let any = self.dice.pick(&all_tickets()).expect("there are some");
+        if self.dice.percent(80) { self.dice.pick(&live).unwrap_or(any) } else { any }
     }
 
     fn ticket_spec(&mut self) -> TicketSpec {

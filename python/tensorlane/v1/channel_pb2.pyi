@@ -36,28 +36,32 @@ CHANNEL_OUTCOME_WRITER_LOST: ChannelOutcome
 CHANNEL_OUTCOME_PEER_LOST: ChannelOutcome
 
 class ChannelSpec(_message.Message):
-    __slots__ = ("name", "slots", "slot_bytes", "readers_max", "policy")
+    __slots__ = ("name", "slots", "slot_bytes", "readers_max", "policy", "evicts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     READERS_MAX_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    EVICTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     slots: int
     slot_bytes: int
     readers_max: int
     policy: ChannelPolicy
-    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., readers_max: _Optional[int] = ..., policy: _Optional[_Union[ChannelPolicy, str]] = ...) -> None: ...
+    evicts: bool
+    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., readers_max: _Optional[int] = ..., policy: _Optional[_Union[ChannelPolicy, str]] = ..., evicts: bool = ...) -> None: ...
 
 class ChannelCreateRequest(_message.Message):
-    __slots__ = ("spec", "key", "deadline_ms")
+    __slots__ = ("spec", "key", "deadline_ms", "readers")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     spec: ChannelSpec
     key: int
     deadline_ms: int
-    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., key: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+    readers: _tensor_pb2.PeerPatterns
+    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., key: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., readers: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ...) -> None: ...
 
 class ChannelCreateResponse(_message.Message):
     __slots__ = ("channel", "ring", "policy")
@@ -70,7 +74,7 @@ class ChannelCreateResponse(_message.Message):
     def __init__(self, channel: _Optional[int] = ..., ring: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., policy: _Optional[_Union[ChannelPolicy, str]] = ...) -> None: ...
 
 class ChannelAttachRequest(_message.Message):
-    __slots__ = ("name", "peer", "hold", "wait_ms", "deadline_ms", "takes_gaps")
+    __slots__ = ("name", "peer", "hold", "wait_ms", "deadline_ms", "takes_gaps", "require")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
@@ -78,16 +82,18 @@ class ChannelAttachRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     TAKES_GAPS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_FIELD_NUMBER: _ClassVar[int]
     name: str
     peer: str
     hold: int
     wait_ms: int
     deadline_ms: int
     takes_gaps: bool
-    def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., hold: _Optional[int] = ..., wait_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., takes_gaps: bool = ..., **kwargs) -> None: ...
+    require: _tensor_pb2.Require
+    def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., hold: _Optional[int] = ..., wait_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., takes_gaps: bool = ..., require: _Optional[_Union[_tensor_pb2.Require, _Mapping]] = ..., **kwargs) -> None: ...
 
 class ChannelAttachResponse(_message.Message):
-    __slots__ = ("reader", "channel", "spec", "ring", "cursor", "first", "missed", "writer", "route", "peer")
+    __slots__ = ("reader", "channel", "spec", "ring", "cursor", "first", "missed", "writer", "route", "peer", "epoch")
     READER_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +104,7 @@ class ChannelAttachResponse(_message.Message):
     WRITER_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     reader: int
     channel: int
     spec: ChannelSpec
@@ -108,17 +115,20 @@ class ChannelAttachResponse(_message.Message):
     writer: str
     route: str
     peer: str
-    def __init__(self, reader: _Optional[int] = ..., channel: _Optional[int] = ..., spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., ring: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., cursor: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., first: _Optional[int] = ..., missed: _Optional[int] = ..., writer: _Optional[str] = ..., route: _Optional[str] = ..., peer: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, reader: _Optional[int] = ..., channel: _Optional[int] = ..., spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., ring: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., cursor: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., first: _Optional[int] = ..., missed: _Optional[int] = ..., writer: _Optional[str] = ..., route: _Optional[str] = ..., peer: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ChannelDetachRequest(_message.Message):
-    __slots__ = ("channel", "reader", "still_mapped")
+    __slots__ = ("channel", "reader", "still_mapped", "evicts")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     READER_FIELD_NUMBER: _ClassVar[int]
     STILL_MAPPED_FIELD_NUMBER: _ClassVar[int]
+    EVICTS_FIELD_NUMBER: _ClassVar[int]
     channel: int
     reader: int
     still_mapped: bool
-    def __init__(self, channel: _Optional[int] = ..., reader: _Optional[int] = ..., still_mapped: bool = ...) -> None: ...
+    evicts: bool
+    def __init__(self, channel: _Optional[int] = ..., reader: _Optional[int] = ..., still_mapped: bool = ..., evicts: bool = ...) -> None: ...
 
 class ChannelReader(_message.Message):
     __slots__ = ("key", "reader", "cursor", "client", "gone")
@@ -156,7 +166,7 @@ class ChannelStatRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ...) -> None: ...
 
 class ChannelStatus(_message.Message):
-    __slots__ = ("spec", "writer", "written", "finished", "readers", "bytes", "peer", "route")
+    __slots__ = ("spec", "writer", "written", "finished", "readers", "bytes", "peer", "route", "allowed")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +175,7 @@ class ChannelStatus(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
     spec: ChannelSpec
     writer: str
     written: int
@@ -173,23 +184,26 @@ class ChannelStatus(_message.Message):
     bytes: int
     peer: str
     route: str
-    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., writer: _Optional[str] = ..., written: _Optional[int] = ..., finished: bool = ..., readers: _Optional[_Iterable[_Union[ChannelReaderStatus, _Mapping]]] = ..., bytes: _Optional[int] = ..., peer: _Optional[str] = ..., route: _Optional[str] = ...) -> None: ...
+    allowed: _tensor_pb2.PeerPatterns
+    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., writer: _Optional[str] = ..., written: _Optional[int] = ..., finished: bool = ..., readers: _Optional[_Iterable[_Union[ChannelReaderStatus, _Mapping]]] = ..., bytes: _Optional[int] = ..., peer: _Optional[str] = ..., route: _Optional[str] = ..., allowed: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ...) -> None: ...
 
 class ChannelReaderStatus(_message.Message):
-    __slots__ = ("reader", "client", "next", "waits", "route", "dropped")
+    __slots__ = ("reader", "client", "next", "waits", "route", "dropped", "evicted")
     READER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
     reader: int
     client: str
     next: int
     waits: bool
     route: str
     dropped: int
-    def __init__(self, reader: _Optional[int] = ..., client: _Optional[str] = ..., next: _Optional[int] = ..., waits: bool = ..., route: _Optional[str] = ..., dropped: _Optional[int] = ...) -> None: ...
+    evicted: bool
+    def __init__(self, reader: _Optional[int] = ..., client: _Optional[str] = ..., next: _Optional[int] = ..., waits: bool = ..., route: _Optional[str] = ..., dropped: _Optional[int] = ..., evicted: bool = ...) -> None: ...
 
 class ChannelStatResponse(_message.Message):
     __slots__ = ("channels",)
@@ -222,16 +236,22 @@ class ChannelChunk(_message.Message):
     def __init__(self, part: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ChannelOpen(_message.Message):
-    __slots__ = ("spec", "expect_readers", "deadline_ms", "client")
+    __slots__ = ("spec", "expect_readers", "deadline_ms", "client", "readers", "evict_after_ms", "fixed")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     EXPECT_READERS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    FIXED_FIELD_NUMBER: _ClassVar[int]
     spec: ChannelSpec
     expect_readers: int
     deadline_ms: int
     client: str
-    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., expect_readers: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
+    readers: _tensor_pb2.PeerPatterns
+    evict_after_ms: int
+    fixed: bool
+    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., expect_readers: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ..., readers: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ..., evict_after_ms: _Optional[int] = ..., fixed: bool = ...) -> None: ...
 
 class ChannelWriteMessage(_message.Message):
     __slots__ = ("parts", "wait_ms")

@@ -18,10 +18,12 @@ PIPE_DELIVERED_YES: PipeDelivered
 PIPE_DELIVERED_NO: PipeDelivered
 
 class PipeListenRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "allow")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    allow: _tensor_pb2.PeerPatterns
+    def __init__(self, name: _Optional[str] = ..., allow: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ...) -> None: ...
 
 class PipeListenResponse(_message.Message):
     __slots__ = ("listener",)
@@ -147,14 +149,16 @@ class PipeConnect(_message.Message):
     def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., wait_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
 
 class PipeAccept(_message.Message):
-    __slots__ = ("name", "deadline_ms", "client")
+    __slots__ = ("name", "deadline_ms", "client", "allow")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
     name: str
     deadline_ms: int
     client: str
-    def __init__(self, name: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
+    allow: _tensor_pb2.PeerPatterns
+    def __init__(self, name: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ..., allow: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ...) -> None: ...
 
 class PipeStreamPart(_message.Message):
     __slots__ = ("descriptor", "bytes", "data", "metadata")

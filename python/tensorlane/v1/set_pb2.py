@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from tensorlane.v1 import tensor_pb2 as tensorlane_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17tensorlane/v1/set.proto\x12\rtensorlane.v1\x1a\x1atensorlane/v1/tensor.proto\"b\n\x11PublishSetRequest\x12\x10\n\x08manifest\x18\x01 \x01(\x06\x12\x0e\n\x06leaves\x18\x02 \x03(\x06\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0c\n\x04keep\x18\x05 \x01(\r\"%\n\x12PublishSetResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"8\n\x07SetLeaf\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\r\x12\x11\n\trow_shape\x18\x03 \x03(\x04\"\x86\x01\n\x07SetSpec\x12&\n\x06leaves\x18\x01 \x03(\x0b\x32\x16.tensorlane.v1.SetLeaf\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0f\n\x07writers\x18\x04 \x03(\t\x12&\n\x05\x66iles\x18\x05 \x01(\x0b\x32\x17.tensorlane.v1.SetFiles\"]\n\x08SetFiles\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0c\n\x04open\x18\x02 \x01(\x08\x12\x30\n\ndurability\x18\x03 \x01(\x0e\x32\x1c.tensorlane.v1.SetDurability\"\x99\x01\n\x07SetInfo\x12\x11\n\treference\x18\x01 \x01(\t\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.tensorlane.v1.SetSpec\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x04\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x12\n\nheld_bytes\x18\x06 \x01(\x04\x12\x11\n\ttorn_rows\x18\x07 \x01(\x04\"8\n\x10SetCreateRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.tensorlane.v1.SetSpec\"8\n\x11SetCreateResponse\x12#\n\x03set\x18\x01 \x01(\x0b\x32\x16.tensorlane.v1.SetInfo\"A\n\x0eSetOpenRequest\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x02 \x01(\x04\x12\r\n\x05\x66lush\x18\x03 \x01(\x08\"6\n\x0fSetOpenResponse\x12#\n\x03set\x18\x01 \x01(\x0b\x32\x16.tensorlane.v1.SetInfo\"h\n\x0eSetReadRequest\x12\x0c\n\x04keys\x18\x01 \x03(\t\x12\x0b\n\x03set\x18\x02 \x01(\t\x12&\n\x04rows\x18\x03 \x01(\x0b\x32\x18.tensorlane.v1.Selection\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x04 \x01(\x04\")\n\x07SetPart\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\treference\x18\x02 \x01(\t\"\xd7\x01\n\x10SetCommitRequest\x12%\n\x05parts\x18\x01 \x03(\x0b\x32\x16.tensorlane.v1.SetPart\x12\x0b\n\x03set\x18\x02 \x01(\t\x12&\n\x04rows\x18\x03 \x01(\x0b\x32\x18.tensorlane.v1.Selection\x12\x0e\n\x06\x65xtend\x18\x04 \x01(\x08\x12\x1c\n\x0f\x65xpects_version\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08retry_id\x18\x06 \x01(\x0c\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x07 \x01(\x04\x42\x12\n\x10_expects_version\"3\n\x11SetCommitResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\"\x1d\n\x0eSetDropRequest\x12\x0b\n\x03set\x18\x01 \x01(\t\"\x11\n\x0fSetDropResponse\" \n\x0eSetStatRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"7\n\x0fSetStatResponse\x12$\n\x04sets\x18\x01 \x03(\x0b\x32\x16.tensorlane.v1.SetInfo*}\n\rSetDurability\x12\x1e\n\x1aSET_DURABILITY_UNSPECIFIED\x10\x00\x12\x17\n\x13SET_DURABILITY_NONE\x10\x01\x12\x1a\n\x16SET_DURABILITY_PROCESS\x10\x02\x12\x17\n\x13SET_DURABILITY_DISK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17tensorlane/v1/set.proto\x12\rtensorlane.v1\x1a\x1atensorlane/v1/tensor.proto\"b\n\x11PublishSetRequest\x12\x10\n\x08manifest\x18\x01 \x01(\x06\x12\x0e\n\x06leaves\x18\x02 \x03(\x06\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0c\n\x04keep\x18\x05 \x01(\r\"%\n\x12PublishSetResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"8\n\x07SetLeaf\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\r\x12\x11\n\trow_shape\x18\x03 \x03(\x04\"\x86\x01\n\x07SetSpec\x12&\n\x06leaves\x18\x01 \x03(\x0b\x32\x16.tensorlane.v1.SetLeaf\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0f\n\x07writers\x18\x04 \x03(\t\x12&\n\x05\x66iles\x18\x05 \x01(\x0b\x32\x17.tensorlane.v1.SetFiles\"]\n\x08SetFiles\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0c\n\x04open\x18\x02 \x01(\x08\x12\x30\n\ndurability\x18\x03 \x01(\x0e\x32\x1c.tensorlane.v1.SetDurability\"\x99\x01\n\x07SetInfo\x12\x11\n\treference\x18\x01 \x01(\t\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.tensorlane.v1.SetSpec\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x04\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x12\n\nheld_bytes\x18\x06 \x01(\x04\x12\x11\n\ttorn_rows\x18\x07 \x01(\x04\"8\n\x10SetCreateRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.tensorlane.v1.SetSpec\"8\n\x11SetCreateResponse\x12#\n\x03set\x18\x01 \x01(\x0b\x32\x16.tensorlane.v1.SetInfo\"R\n\x0eSetOpenRequest\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x02 \x01(\x04\x12\r\n\x05\x66lush\x18\x03 \x01(\x08\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x04\"6\n\x0fSetOpenResponse\x12#\n\x03set\x18\x01 \x01(\x0b\x32\x16.tensorlane.v1.SetInfo\"h\n\x0eSetReadRequest\x12\x0c\n\x04keys\x18\x01 \x03(\t\x12\x0b\n\x03set\x18\x02 \x01(\t\x12&\n\x04rows\x18\x03 \x01(\x0b\x32\x18.tensorlane.v1.Selection\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x04 \x01(\x04\"n\n\x0bSetReadLeaf\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\ndescriptor\x18\x02 \x01(\x0b\x32\x19.tensorlane.v1.Descriptor\x12#\n\x05moved\x18\x03 \x01(\x0b\x32\x14.tensorlane.v1.Moved\"J\n\x0bSetReadHead\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12*\n\x06leaves\x18\x02 \x03(\x0b\x32\x1a.tensorlane.v1.SetReadLeaf\"&\n\x08SetBytes\x12\x0c\n\x04leaf\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"l\n\x0cSetReadChunk\x12*\n\x04head\x18\x01 \x01(\x0b\x32\x1a.tensorlane.v1.SetReadHeadH\x00\x12(\n\x05\x62ytes\x18\x02 \x01(\x0b\x32\x17.tensorlane.v1.SetBytesH\x00\x42\x06\n\x04part\")\n\x07SetPart\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\treference\x18\x02 \x01(\t\"\xd7\x01\n\x10SetCommitRequest\x12%\n\x05parts\x18\x01 \x03(\x0b\x32\x16.tensorlane.v1.SetPart\x12\x0b\n\x03set\x18\x02 \x01(\t\x12&\n\x04rows\x18\x03 \x01(\x0b\x32\x18.tensorlane.v1.Selection\x12\x0e\n\x06\x65xtend\x18\x04 \x01(\x08\x12\x1c\n\x0f\x65xpects_version\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08retry_id\x18\x06 \x01(\x0c\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x07 \x01(\x04\x42\x12\n\x10_expects_version\"\xbb\x01\n\rSetCommitHead\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12&\n\x04rows\x18\x03 \x01(\x0b\x32\x18.tensorlane.v1.Selection\x12\x0e\n\x06\x65xtend\x18\x04 \x01(\x04\x12\x1c\n\x0f\x65xpects_version\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08retry_id\x18\x06 \x01(\x0c\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x07 \x01(\x04\x42\x12\n\x10_expects_version\"p\n\x0eSetCommitChunk\x12,\n\x04head\x18\x01 \x01(\x0b\x32\x1c.tensorlane.v1.SetCommitHeadH\x00\x12(\n\x05\x62ytes\x18\x02 \x01(\x0b\x32\x17.tensorlane.v1.SetBytesH\x00\x42\x06\n\x04part\"3\n\x11SetCommitResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\"R\n\x12SetSnapshotRequest\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04keep\x18\x03 \x01(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x04 \x01(\x04\"N\n\x13SetSnapshotResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x13\n\x0bset_version\x18\x02 \x01(\x04\x12\x11\n\treference\x18\x03 \x01(\t\"\x1d\n\x0eSetDropRequest\x12\x0b\n\x03set\x18\x01 \x01(\t\"\x11\n\x0fSetDropResponse\" \n\x0eSetStatRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"7\n\x0fSetStatResponse\x12$\n\x04sets\x18\x01 \x03(\x0b\x32\x16.tensorlane.v1.SetInfo*}\n\rSetDurability\x12\x1e\n\x1aSET_DURABILITY_UNSPECIFIED\x10\x00\x12\x17\n\x13SET_DURABILITY_NONE\x10\x01\x12\x1a\n\x16SET_DURABILITY_PROCESS\x10\x02\x12\x17\n\x13SET_DURABILITY_DISK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tensorlane.v1.set_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SETDURABILITY']._serialized_start=1455
-  _globals['_SETDURABILITY']._serialized_end=1580
+  _globals['_SETDURABILITY']._serialized_start=2278
+  _globals['_SETDURABILITY']._serialized_end=2403
   _globals['_PUBLISHSETREQUEST']._serialized_start=70
   _globals['_PUBLISHSETREQUEST']._serialized_end=168
   _globals['_PUBLISHSETRESPONSE']._serialized_start=170
@@ -51,23 +51,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETCREATERESPONSE']._serialized_start=713
   _globals['_SETCREATERESPONSE']._serialized_end=769
   _globals['_SETOPENREQUEST']._serialized_start=771
-  _globals['_SETOPENREQUEST']._serialized_end=836
-  _globals['_SETOPENRESPONSE']._serialized_start=838
-  _globals['_SETOPENRESPONSE']._serialized_end=892
-  _globals['_SETREADREQUEST']._serialized_start=894
-  _globals['_SETREADREQUEST']._serialized_end=998
-  _globals['_SETPART']._serialized_start=1000
-  _globals['_SETPART']._serialized_end=1041
-  _globals['_SETCOMMITREQUEST']._serialized_start=1044
-  _globals['_SETCOMMITREQUEST']._serialized_end=1259
-  _globals['_SETCOMMITRESPONSE']._serialized_start=1261
-  _globals['_SETCOMMITRESPONSE']._serialized_end=1312
-  _globals['_SETDROPREQUEST']._serialized_start=1314
-  _globals['_SETDROPREQUEST']._serialized_end=1343
-  _globals['_SETDROPRESPONSE']._serialized_start=1345
-  _globals['_SETDROPRESPONSE']._serialized_end=1362
-  _globals['_SETSTATREQUEST']._serialized_start=1364
-  _globals['_SETSTATREQUEST']._serialized_end=1396
-  _globals['_SETSTATRESPONSE']._serialized_start=1398
-  _globals['_SETSTATRESPONSE']._serialized_end=1453
+  _globals['_SETOPENREQUEST']._serialized_end=853
+  _globals['_SETOPENRESPONSE']._serialized_start=855
+  _globals['_SETOPENRESPONSE']._serialized_end=909
+  _globals['_SETREADREQUEST']._serialized_start=911
+  _globals['_SETREADREQUEST']._serialized_end=1015
+  _globals['_SETREADLEAF']._serialized_start=1017
+  _globals['_SETREADLEAF']._serialized_end=1127
+  _globals['_SETREADHEAD']._serialized_start=1129
+  _globals['_SETREADHEAD']._serialized_end=1203
+  _globals['_SETBYTES']._serialized_start=1205
+  _globals['_SETBYTES']._serialized_end=1243
+  _globals['_SETREADCHUNK']._serialized_start=1245
+  _globals['_SETREADCHUNK']._serialized_end=1353
+  _globals['_SETPART']._serialized_start=1355
+  _globals['_SETPART']._serialized_end=1396
+  _globals['_SETCOMMITREQUEST']._serialized_start=1399
+  _globals['_SETCOMMITREQUEST']._serialized_end=1614
+  _globals['_SETCOMMITHEAD']._serialized_start=1617
+  _globals['_SETCOMMITHEAD']._serialized_end=1804
+  _globals['_SETCOMMITCHUNK']._serialized_start=1806
+  _globals['_SETCOMMITCHUNK']._serialized_end=1918
+  _globals['_SETCOMMITRESPONSE']._serialized_start=1920
+  _globals['_SETCOMMITRESPONSE']._serialized_end=1971
+  _globals['_SETSNAPSHOTREQUEST']._serialized_start=1973
+  _globals['_SETSNAPSHOTREQUEST']._serialized_end=2055
+  _globals['_SETSNAPSHOTRESPONSE']._serialized_start=2057
+  _globals['_SETSNAPSHOTRESPONSE']._serialized_end=2135
+  _globals['_SETDROPREQUEST']._serialized_start=2137
+  _globals['_SETDROPREQUEST']._serialized_end=2166
+  _globals['_SETDROPRESPONSE']._serialized_start=2168
+  _globals['_SETDROPRESPONSE']._serialized_end=2185
+  _globals['_SETSTATREQUEST']._serialized_start=2187
+  _globals['_SETSTATREQUEST']._serialized_end=2219
+  _globals['_SETSTATRESPONSE']._serialized_start=2221
+  _globals['_SETSTATRESPONSE']._serialized_end=2276
 # @@protoc_insertion_point(module_scope)

@@ -104,14 +104,16 @@ class SetCreateResponse(_message.Message):
     def __init__(self, set: _Optional[_Union[SetInfo, _Mapping]] = ...) -> None: ...
 
 class SetOpenRequest(_message.Message):
-    __slots__ = ("set", "deadline_ms", "flush")
+    __slots__ = ("set", "deadline_ms", "flush", "wait_ms")
     SET_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     set: str
     deadline_ms: int
     flush: bool
-    def __init__(self, set: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., flush: bool = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, set: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., flush: bool = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class SetOpenResponse(_message.Message):
     __slots__ = ("set",)
@@ -130,6 +132,40 @@ class SetReadRequest(_message.Message):
     rows: _tensor_pb2.Selection
     deadline_ms: int
     def __init__(self, keys: _Optional[_Iterable[str]] = ..., set: _Optional[str] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class SetReadLeaf(_message.Message):
+    __slots__ = ("key", "descriptor", "moved")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    descriptor: _tensor_pb2.Descriptor
+    moved: _tensor_pb2.Moved
+    def __init__(self, key: _Optional[str] = ..., descriptor: _Optional[_Union[_tensor_pb2.Descriptor, _Mapping]] = ..., moved: _Optional[_Union[_tensor_pb2.Moved, _Mapping]] = ...) -> None: ...
+
+class SetReadHead(_message.Message):
+    __slots__ = ("version", "leaves")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    leaves: _containers.RepeatedCompositeFieldContainer[SetReadLeaf]
+    def __init__(self, version: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[SetReadLeaf, _Mapping]]] = ...) -> None: ...
+
+class SetBytes(_message.Message):
+    __slots__ = ("leaf", "data")
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    leaf: int
+    data: bytes
+    def __init__(self, leaf: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class SetReadChunk(_message.Message):
+    __slots__ = ("head", "bytes")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    head: SetReadHead
+    bytes: SetBytes
+    def __init__(self, head: _Optional[_Union[SetReadHead, _Mapping]] = ..., bytes: _Optional[_Union[SetBytes, _Mapping]] = ...) -> None: ...
 
 class SetPart(_message.Message):
     __slots__ = ("key", "reference")
@@ -157,6 +193,32 @@ class SetCommitRequest(_message.Message):
     deadline_ms: int
     def __init__(self, parts: _Optional[_Iterable[_Union[SetPart, _Mapping]]] = ..., set: _Optional[str] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., extend: bool = ..., expects_version: _Optional[int] = ..., retry_id: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
+class SetCommitHead(_message.Message):
+    __slots__ = ("set", "keys", "rows", "extend", "expects_version", "retry_id", "deadline_ms")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETRY_ID_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    rows: _tensor_pb2.Selection
+    extend: int
+    expects_version: int
+    retry_id: bytes
+    deadline_ms: int
+    def __init__(self, set: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., extend: _Optional[int] = ..., expects_version: _Optional[int] = ..., retry_id: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class SetCommitChunk(_message.Message):
+    __slots__ = ("head", "bytes")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    head: SetCommitHead
+    bytes: SetBytes
+    def __init__(self, head: _Optional[_Union[SetCommitHead, _Mapping]] = ..., bytes: _Optional[_Union[SetBytes, _Mapping]] = ...) -> None: ...
+
 class SetCommitResponse(_message.Message):
     __slots__ = ("version", "first")
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +226,28 @@ class SetCommitResponse(_message.Message):
     version: int
     first: int
     def __init__(self, version: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+
+class SetSnapshotRequest(_message.Message):
+    __slots__ = ("set", "name", "keep", "deadline_ms")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    name: str
+    keep: int
+    deadline_ms: int
+    def __init__(self, set: _Optional[str] = ..., name: _Optional[str] = ..., keep: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class SetSnapshotResponse(_message.Message):
+    __slots__ = ("version", "set_version", "reference")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SET_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    set_version: int
+    reference: str
+    def __init__(self, version: _Optional[int] = ..., set_version: _Optional[int] = ..., reference: _Optional[str] = ...) -> None: ...
 
 class SetDropRequest(_message.Message):
     __slots__ = ("set",)

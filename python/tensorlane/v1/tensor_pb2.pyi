@@ -142,6 +142,12 @@ class Sender(_message.Message):
     bytes: int
     def __init__(self, peer: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
+class PeerPatterns(_message.Message):
+    __slots__ = ("patterns",)
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, patterns: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Require(_message.Message):
     __slots__ = ("zero_copy", "same_node", "encrypted")
     ZERO_COPY_FIELD_NUMBER: _ClassVar[int]

@@ -625,7 +625,7 @@ class PeersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("name", "state", "incarnation", "addresses", "bytes_in", "bytes_out", "last_error", "route", "node", "candidates")
+    __slots__ = ("name", "state", "incarnation", "addresses", "bytes_in", "bytes_out", "last_error", "route", "node", "candidates", "gpus")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -636,6 +636,7 @@ class PeerStatus(_message.Message):
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     incarnation: str
@@ -646,7 +647,20 @@ class PeerStatus(_message.Message):
     route: _tensor_pb2.Moved
     node: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., last_error: _Optional[str] = ..., route: _Optional[_Union[_tensor_pb2.Moved, _Mapping]] = ..., node: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuRoute]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., last_error: _Optional[str] = ..., route: _Optional[_Union[_tensor_pb2.Moved, _Mapping]] = ..., node: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[GpuRoute, _Mapping]]] = ...) -> None: ...
+
+class GpuRoute(_message.Message):
+    __slots__ = ("cuda_uuid", "standing", "why", "cuda_driver")
+    CUDA_UUID_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    CUDA_DRIVER_FIELD_NUMBER: _ClassVar[int]
+    cuda_uuid: bytes
+    standing: str
+    why: str
+    cuda_driver: int
+    def __init__(self, cuda_uuid: _Optional[bytes] = ..., standing: _Optional[str] = ..., why: _Optional[str] = ..., cuda_driver: _Optional[int] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("transport", "standing", "why", "goodput", "plain")

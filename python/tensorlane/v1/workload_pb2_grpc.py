@@ -108,6 +108,41 @@ class TensorlaneStub(object):
                 request_serializer=tensorlane_dot_v1_dot_set__pb2.PublishSetRequest.SerializeToString,
                 response_deserializer=tensorlane_dot_v1_dot_set__pb2.PublishSetResponse.FromString,
                 _registered_method=True)
+        self.SetCreate = channel.unary_unary(
+                '/tensorlane.v1.Tensorlane/SetCreate',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetCreateRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetCreateResponse.FromString,
+                _registered_method=True)
+        self.SetOpen = channel.unary_unary(
+                '/tensorlane.v1.Tensorlane/SetOpen',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetOpenRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetOpenResponse.FromString,
+                _registered_method=True)
+        self.SetStat = channel.unary_unary(
+                '/tensorlane.v1.Tensorlane/SetStat',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetStatRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetStatResponse.FromString,
+                _registered_method=True)
+        self.SetDrop = channel.unary_unary(
+                '/tensorlane.v1.Tensorlane/SetDrop',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetDropRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetDropResponse.FromString,
+                _registered_method=True)
+        self.SetRead = channel.unary_stream(
+                '/tensorlane.v1.Tensorlane/SetRead',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetReadRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetReadChunk.FromString,
+                _registered_method=True)
+        self.SetCommit = channel.stream_unary(
+                '/tensorlane.v1.Tensorlane/SetCommit',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetCommitChunk.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetCommitResponse.FromString,
+                _registered_method=True)
+        self.SetSnapshot = channel.unary_unary(
+                '/tensorlane.v1.Tensorlane/SetSnapshot',
+                request_serializer=tensorlane_dot_v1_dot_set__pb2.SetSnapshotRequest.SerializeToString,
+                response_deserializer=tensorlane_dot_v1_dot_set__pb2.SetSnapshotResponse.FromString,
+                _registered_method=True)
         self.ChannelWrite = channel.stream_stream(
                 '/tensorlane.v1.Tensorlane/ChannelWrite',
                 request_serializer=tensorlane_dot_v1_dot_channel__pb2.ChannelWriteRequest.SerializeToString,
@@ -254,6 +289,57 @@ class TensorlaneServicer(object):
 
     def PublishSet(self, request, context):
         """Makes a set the next version of its name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetCreate(self, request, context):
+        """Makes a mutable set of this peer, in memory or on files.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetOpen(self, request, context):
+        """Tells how a mutable set of any peer is now: its layout, version and torn rows. Can wait for one that is not there yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetStat(self, request, context):
+        """Tells how the mutable sets of this peer are. TOO_LARGE where their layouts have more than 4 MiB.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetDrop(self, request, context):
+        """Takes a mutable set of this peer away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRead(self, request, context):
+        """Reads rows of a mutable set of any peer, all of one version: a head, then their bytes. What the client has not read stays in
+        the arena until it has, or stands still for too long (DEADLINE_EXCEEDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetCommit(self, request_iterator, context):
+        """Writes rows of a mutable set of any peer, for those who may write it. The rows are written when the stream has ended well and
+        all their bytes have come: all of them, in all leaves, or none. A stream that breaks leaves nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSnapshot(self, request, context):
+        """Publishes what a mutable set holds at one moment as the next version of a sealed set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -416,6 +502,41 @@ def add_TensorlaneServicer_to_server(servicer, server):
                     servicer.PublishSet,
                     request_deserializer=tensorlane_dot_v1_dot_set__pb2.PublishSetRequest.FromString,
                     response_serializer=tensorlane_dot_v1_dot_set__pb2.PublishSetResponse.SerializeToString,
+            ),
+            'SetCreate': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCreate,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetCreateRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetCreateResponse.SerializeToString,
+            ),
+            'SetOpen': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetOpen,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetOpenRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetOpenResponse.SerializeToString,
+            ),
+            'SetStat': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetStat,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetStatRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetStatResponse.SerializeToString,
+            ),
+            'SetDrop': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetDrop,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetDropRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetDropResponse.SerializeToString,
+            ),
+            'SetRead': grpc.unary_stream_rpc_method_handler(
+                    servicer.SetRead,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetReadRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetReadChunk.SerializeToString,
+            ),
+            'SetCommit': grpc.stream_unary_rpc_method_handler(
+                    servicer.SetCommit,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetCommitChunk.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetCommitResponse.SerializeToString,
+            ),
+            'SetSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSnapshot,
+                    request_deserializer=tensorlane_dot_v1_dot_set__pb2.SetSnapshotRequest.FromString,
+                    response_serializer=tensorlane_dot_v1_dot_set__pb2.SetSnapshotResponse.SerializeToString,
             ),
             'ChannelWrite': grpc.stream_stream_rpc_method_handler(
                     servicer.ChannelWrite,
@@ -842,6 +963,195 @@ class Tensorlane(object):
             '/tensorlane.v1.Tensorlane/PublishSet',
             tensorlane_dot_v1_dot_set__pb2.PublishSetRequest.SerializeToString,
             tensorlane_dot_v1_dot_set__pb2.PublishSetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCreate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/SetCreate',
+            tensorlane_dot_v1_dot_set__pb2.SetCreateRequest.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetCreateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetOpen(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/SetOpen',
+            tensorlane_dot_v1_dot_set__pb2.SetOpenRequest.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetOpenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetStat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/SetStat',
+            tensorlane_dot_v1_dot_set__pb2.SetStatRequest.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetStatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetDrop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/SetDrop',
+            tensorlane_dot_v1_dot_set__pb2.SetDropRequest.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetDropResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/SetRead',
+            tensorlane_dot_v1_dot_set__pb2.SetReadRequest.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetReadChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCommit(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/tensorlane.v1.Tensorlane/SetCommit',
+            tensorlane_dot_v1_dot_set__pb2.SetCommitChunk.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetCommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tensorlane.v1.Tensorlane/SetSnapshot',
+            tensorlane_dot_v1_dot_set__pb2.SetSnapshotRequest.SerializeToString,
+            tensorlane_dot_v1_dot_set__pb2.SetSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

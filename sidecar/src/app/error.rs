@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use tensorlane_proto::text::variable;
+
 use crate::config::ArenaAboveLimit;
 use crate::identity::KeyFileError;
 use crate::logging::LoggingError;
@@ -40,7 +42,7 @@ pub enum RunError {
         directory: std::path::PathBuf,
     },
     /// No address for metrics and health.
-    #[error("admin.listen {address}: {source}{}", without_ipv6(&address.to_string(), source))]
+    #[error("admin.listen {address}: {source}{}", remedy(&address.to_string(), source, "admin.listen"))]
     AdminListen {
         /// The address.
         address: SocketAddr,
@@ -48,7 +50,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// No address for peers.
-    #[error("peers.listen {address}: {source}{}", without_ipv6(address, source))]
+    #[error("peers.listen {address}: {source}{}", remedy(address, source, "peers.listen"))]
     PeersListen {
         /// As configured.
         address: String,
@@ -98,13 +100,18 @@ pub enum RunError {
     },
 }
 
-/// Remedy where an address of IPv6 is to be listened on and the system has none.
-fn without_ipv6(address: &str, source: &io::Error) -> &'static str {
-    let has_none = matches!(source.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL));
-    if has_none && address.starts_with('[') {
-        ". The system has no IPv6, or not this address: set sidecar.ipv6 of the chart to false, or listen on 0.0.0.0"
-    } else {
-        ""
+/// Remedy where an address of IPv6 is to be listened on and the system has none, or where another program has the address.
+/// Begins with a stop; empty where nothing is known.
+pub(super) fn remedy(address: &str, source: &io::Error, setting: &str) -> String {
+    match source.raw_os_error() {
+        _ if source.kind() == io::ErrorKind::AddrInUse => format!(
+            ". Another program listens there, such as another sidecar: end it, or set {setting} ({}) to another port",
+            variable(setting)
+        ),
+        Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) if address.starts_with('[') => {
+            ". The system has no IPv6, or not this address: set sidecar.ipv6 of the chart to false, or listen on 0.0.0.0".to_owned()
+        }
+        _ => String::new(),
     }
 }
 

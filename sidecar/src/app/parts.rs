@@ -18,7 +18,6 @@ use super::error::{RunError, io, io_at};
 use super::peering::{self, Peering};
 use super::scrape;
 use crate::clock::Clock;
-use crate::config::abilities::missing_transports;
 use crate::config::{Config, above_machine, check_abilities, check_memory};
 use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
 use crate::identity::Keyring;
@@ -74,9 +73,6 @@ impl Parts {
                 "arena.size and arena.base are more bytes than this machine has: the kernel may kill this process"
             );
         }
-        for transport in missing_transports(config) {
-            tracing::warn!(%transport, "allowed and not in this release: other transports are used");
-        }
         if config.routes.may_be_plain() {
             tracing::warn!(
                 "encryption is none: with peers that agree, lanes carry tensors that can be read on the wire"
@@ -104,6 +100,7 @@ impl Parts {
             exchange_settings(config, fingerprint),
         );
         if let Some(root) = &config.sets.root {
+            make_last(root, "sets.root")?;
             let opened = exchange.open_sets(root, config.limits.set_files, config.limits.set_journal_bytes);
             opened.map_err(|error| match error.kind() {
                 std::io::ErrorKind::ResourceBusy => RunError::InUse { directory: root.clone() },
@@ -251,6 +248,19 @@ fn start_store(
 fn remembered_requests(config: &Config) -> usize {
     let fit = usize::try_from(config.arena.remembered_bytes() / RETRY_BYTES).unwrap_or(usize::MAX);
     config.limits.tensors.saturating_mul(2).min(fit)
+}
+
+/// Makes a directory in one that is there. Those above it are not made: where they lack, a disk may not be mounted, or the path is
+/// another one.
+fn make_last(directory: &Path, setting: &'static str) -> Result<(), RunError> {
+    match std::fs::create_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let made = io_at("make the directory", directory, setting);
+            Err(made(std::io::Error::new(error.kind(), format!("{error}; make the one above it"))))
+        }
+        // One that is there is opened, which says what is wrong with it; so does a file system that takes none.
+        _ => Ok(()),
+    }
 }
 
 /// Makes a directory this sidecar's own, for as long as the result lives: two in one would take each other's clients.

@@ -82,6 +82,10 @@ impl Known for Table {
         // Waits for the table that was read because of this question.
         let _ = table_after_refresh(&*self.directory, REFRESH_PATIENCE);
     }
+
+    fn own_lack(&self) -> Option<String> {
+        self.directory.own_lack()
+    }
 }
 
 fn known(entry: &PeerEntry) -> KnownPeer {
@@ -132,7 +136,8 @@ pub(super) fn start(
             lanes: lanes(config),
             node: config.node.directory.clone().map(|directory| {
                 let arena = Arc::clone(exchange.store().arena());
-                NodeConfig::new(directory, arena).lending(config.limits.lent_bytes)
+                let limits = &config.limits;
+                NodeConfig::new(directory, arena).lending(limits.lent_bytes, limits.gpu_lent_bytes)
             }),
             threads: threads.clone(),
             resolver,

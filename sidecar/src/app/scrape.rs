@@ -9,8 +9,8 @@ use tensorlane_memory::ring::Policy;
 
 use crate::exchange::Exchange;
 use crate::metrics::label::{
-    AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
-    NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, SeatSide, TableKind, Wait,
+    AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, GpuState, HolderLost, Label,
+    LaneEnd, NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, SeatSide, TableKind, Wait,
     Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
@@ -107,6 +107,7 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.channels.live.set(i64::try_from(channels.channels).unwrap_or(i64::MAX));
     metrics.channels.readers.set(i64::try_from(channels.readers).unwrap_or(i64::MAX));
     catch_up(&metrics.channels.messages, channels.written);
+    catch_up(&metrics.channels.evicted, channels.evicted);
     for policy in Policy::ALL.into_iter().filter(|policy| policy.drops()) {
         catch_up(metrics.channels.dropped.at((policy,)), channels.dropped[policy as usize]);
     }
@@ -115,9 +116,14 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.pipes.listeners.set(i64::try_from(pipes.listeners).unwrap_or(i64::MAX));
     metrics.pipes.unread.set(i64::try_from(pipes.unread).unwrap_or(i64::MAX));
     catch_up(&metrics.pipes.messages, pipes.messages);
-    let sets = exchange.file_set_totals();
-    metrics.sets.show(sets.bytes, sets.open_files, sets.torn_rows);
-    metrics.arena.show_gpu(store.gpu_held().tensors, store.gpu_held().bytes);
+    metrics.sets.show(&exchange.set_totals());
+    let held = store.gpu_held();
+    let states = [
+        (GpuState::Live, held.live),
+        (GpuState::Orphaned, held.orphaned),
+        (GpuState::Borrowed, held.borrowed),
+    ];
+    metrics.arena.show_gpu(held.tensors, states);
     let (queued, moving) = exchange.staging();
     metrics.staging.show(queued, moving);
     metrics.ledger.journal.set(i64::try_from(store.journal_bytes()).unwrap_or(i64::MAX));
@@ -170,6 +176,7 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
     metrics.peers.quic_datagram.set(datagram.into());
     show_node(metrics, counters);
     metrics.peers.show_lent(peers.lent());
+    metrics.peers.show_lent_gpu(peers.lent_gpu_bytes());
 }
 
 fn show_lanes(metrics: &Metrics, counters: &Counters) {
@@ -185,9 +192,6 @@ fn show_lanes(metrics: &Metrics, counters: &Counters) {
     }
     for dialed in Dialed::ALL {
         catch_up(metrics.peers.quic_connections.at((*dialed,)), counters.quic_opened.count(dialed.as_str()));
-    }
-    for outcome in QuicCall::ALL {
-        catch_up(metrics.peers.quic_calls.at((*outcome,)), counters.quic_calls.count(outcome.as_str()));
     }
     catch_up(&metrics.peers.quic_migrations, counters.quic_migrations.load(Ordering::Relaxed));
     for reason in FallBack::ALL {

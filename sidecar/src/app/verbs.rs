@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::error::{RunError, io as failed_to};
+use super::error::{RunError, io as failed_to, remedy};
 use crate::config::Config;
 use crate::exchange::Exchange;
 use crate::grpc::{GrpcServer, GrpcSettings};
@@ -38,9 +38,10 @@ impl Verbs {
             unread: unread.clone(),
             unread_max: config.limits.unread_bytes,
         };
-        let server = GrpcServer::bind(settings)
-            .await
-            .map_err(failed_to("listen for gRPC (grpc.listen, sockets.directory)"))?;
+        let server = GrpcServer::bind(settings).await.map_err(|error| {
+            let told = format!("{error}{}", remedy("", &error, "grpc.listen"));
+            failed_to("listen for gRPC (grpc.listen, sockets.directory)")(io::Error::new(error.kind(), told))
+        })?;
         let (stop, mut stopped) = watch::channel(());
         let until = async move { _ = stopped.changed().await };
         let serving = tokio::spawn(server.serve(Arc::clone(exchange), Arc::clone(metrics), until));

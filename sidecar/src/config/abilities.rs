@@ -8,7 +8,7 @@
 use std::fmt;
 
 use tensorlane_proto::crd::GpuMode;
-use tensorlane_proto::negotiate::{SPOKEN, Transport, TransportSet};
+use tensorlane_proto::negotiate::Transport;
 
 use super::Config;
 
@@ -37,12 +37,6 @@ pub fn check_abilities(config: &Config) -> Result<(), Unable> {
     if lacks.is_empty() { Ok(()) } else { Err(Unable(lacks)) }
 }
 
-/// The transports that may be used and are not there: for a line in the log.
-pub fn missing_transports(config: &Config) -> Vec<Transport> {
-    let allowed = config.routes.transports.unwrap_or(TransportSet::EMPTY);
-    allowed.iter().filter(|transport| !SPOKEN.contains(*transport)).collect()
-}
-
 fn transports(config: &Config) -> Option<Lack> {
     let allowed = config.routes.transports?;
     let value = words(allowed.iter());
@@ -53,7 +47,7 @@ fn transports(config: &Config) -> Option<Lack> {
 
 fn gpu(config: &Config) -> Option<Lack> {
     let mode = config.gpu.mode;
-    let wrong = "this release shares memory of GPUs within a pod alone, which auto does: say auto or none";
+    let wrong = "this release shares memory of GPUs by auto alone: say auto or none";
     let lack = Lack { setting: "gpu.mode", value: mode.to_string(), wrong };
     matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc).then_some(lack)
 }
@@ -113,12 +107,5 @@ mod tests {
             assert!(told.starts_with(start) && told.contains(part), "{told}");
         }
         assert_eq!(lacks(&[("gpu.mode", "legacy_ipc")]).len(), 1);
-    }
-
-    #[test]
-    fn what_may_be_used_and_is_not_there_is_known() {
-        let config = Config::of(&[("transports", "shm,tcp,quic")]).unwrap();
-        assert_eq!(missing_transports(&config), []);
-        assert!(missing_transports(&Config::of(&[]).unwrap()).is_empty());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use tensorlane_proto::text::variable;
+
 use super::values::bytes_text;
 use super::{Arena, Config, Peers, PeersDirectory};
 
@@ -16,6 +18,7 @@ pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
     let advertised =
         unreachable.then(|| ("peers.advertise", "nothing listens there: set peers.listen".to_owned()));
     let table = table_conflict(&config.peers);
+    let unused = unused_table(&config.peers);
     let identity = &config.identity;
     let hasty = identity.rotate_every.is_some_and(|every| every <= identity.overlap);
     let overlap = hasty.then(|| ("identity.overlap", "not shorter than identity.rotateEvery".to_owned()));
@@ -27,8 +30,15 @@ pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
                 format!("{text} is a name: in Kubernetes peers take IP addresses alone; say that of the pod");
             ("peers.advertise", wrong)
         });
-    let all =
-        [above("arena.segment", segment), above("arena.ready", ready), advertised, named, table, overlap];
+    let all = [
+        above("arena.segment", segment),
+        above("arena.ready", ready),
+        advertised,
+        named,
+        table,
+        unused,
+        overlap,
+    ];
     all.into_iter().flatten().collect()
 }
 
@@ -45,4 +55,19 @@ fn table_conflict(peers: &Peers) -> Option<(&'static str, String)> {
         _ => return None,
     };
     Some(("peers.directory", wrong.to_owned()))
+}
+
+/// Peers that would never be connected: without an address to listen on there are none.
+fn unused_table(peers: &Peers) -> Option<(&'static str, String)> {
+    let path = match (peers.directory, &peers.file) {
+        _ if peers.listen.is_some() => return None,
+        (_, Some(_)) => "peers.file",
+        (PeersDirectory::Kubernetes, None) => "peers.directory",
+        (PeersDirectory::None | PeersDirectory::File, None) => return None,
+    };
+    let listen = variable("peers.listen");
+    let wrong = format!(
+        "it needs peers.listen, without which no peer is connected: set that ({listen}) to HOST:PORT, or take this away"
+    );
+    Some((path, wrong))
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tensorlane_proto::crd::GpuMode;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
 use tensorlane_proto::negotiate::{Encryption, Require, Transport, TransportSet};
+use tensorlane_proto::text::variable;
 
 pub mod abilities;
 mod conflicts;
@@ -257,6 +258,8 @@ pub struct Limits {
     pub unread_bytes: u64,
     /// Bytes of segments that one peer of the node may have.
     pub lent_bytes: u64,
+    /// Bytes of GPU memory that one peer of the node may have leased.
+    pub gpu_lent_bytes: u64,
 }
 
 /// Times after which things that nobody keeps go away.
@@ -308,8 +311,7 @@ impl Config {
     /// # Errors
     /// Every mistake in the pairs.
     pub fn of(pairs: &[(&str, &str)]) -> Result<Config, Mistakes> {
-        let variables =
-            pairs.iter().map(|(path, text)| (settings::variable(path), (*text).to_owned())).collect();
+        let variables = pairs.iter().map(|(path, text)| (variable(path), (*text).to_owned())).collect();
         let sources = Sources { file: None, variables, host_name: "here".to_owned() };
         sources.load().map(|loaded| loaded.config)
     }

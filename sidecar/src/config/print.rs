@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use serde_yaml::Value;
+use tensorlane_proto::text::variable;
 
-use super::settings::{Setting, variable};
+use super::settings::Setting;
 use super::sources::{Loaded, Origin};
 
 impl Loaded {

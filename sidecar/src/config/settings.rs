@@ -364,6 +364,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.lent_bytes = |text| bytes(text, 0)
     ),
     setting!(
+        "limits.gpuLentBytes",
+        Text("128Gi"),
+        "bytes in multiples of 4Ki",
+        "Bytes of GPU memory that one peer of the node may have leased at a time; beyond it that peer gets copies. 0: none.",
+        limits.gpu_lent_bytes = |text| bytes(text, 0)
+    ),
+    setting!(
         "gc.ticketTtl",
         Text("60s"),
         DURATION,
@@ -451,22 +458,6 @@ fn lent(size: u64) -> u64 {
     size / (16 * KI) * (12 * KI)
 }
 
-/// The variable of a setting: `arena.size` is `TENSORLANE_ARENA_SIZE`, `gc.ticketTtl` is `TENSORLANE_GC_TICKET_TTL`.
-pub(super) fn variable(path: &str) -> String {
-    let mut name = String::from(PREFIX);
-    for letter in path.chars() {
-        match letter {
-            '.' => name.push('_'),
-            upper if upper.is_ascii_uppercase() => name.extend(['_', upper]),
-            lower => name.push(lower.to_ascii_uppercase()),
-        }
-    }
-    name
-}
-
-/// Prefix that all variables begin with.
-pub(super) const PREFIX: &str = "TENSORLANE_";
-
 /// Configuration that the table starts from: every field is set by its row before anyone sees it.
 pub(super) fn blank() -> Config {
     let zero = Duration::ZERO;
@@ -513,6 +504,7 @@ pub(super) fn blank() -> Config {
             lanes: 0,
             unread_bytes: 0,
             lent_bytes: 0,
+            gpu_lent_bytes: 0,
         },
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
         deadlines: Deadlines { default: zero, map: zero, progress: zero, drain: zero },

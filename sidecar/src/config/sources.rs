@@ -7,12 +7,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_yaml::Value;
+use tensorlane_proto::text::{VARIABLES_BEGIN, variable};
 
 use super::Config;
 use super::conflicts::conflicts;
 use super::mistakes::{Mistake, Mistakes};
 use super::nearest::{distance, nearest};
-use super::settings::{Fallback, PREFIX, SETTINGS, Setting, blank, variable};
+use super::settings::{Fallback, SETTINGS, Setting, blank};
 
 /// The most bytes of the file. A configuration has a few thousand; YAML can grow when it is read.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -142,7 +143,7 @@ impl Sources {
         let known: Vec<String> = SETTINGS.iter().map(|setting| variable(setting.path)).collect();
         let sections: Vec<String> = sections().map(|section| format!("{}_", variable(section))).collect();
         for (name, text) in &self.variables {
-            let ours = name.starts_with(PREFIX) && !known.contains(name) && !is_service_link(name);
+            let ours = name.starts_with(VARIABLES_BEGIN) && !known.contains(name) && !is_service_link(name);
             let slip = known.iter().any(|other| distance(name, other) <= 2);
             let in_section = sections.iter().any(|section| name.starts_with(section));
             if ours && (slip || in_section) {
@@ -159,7 +160,9 @@ fn ours(all: impl Iterator<Item = (OsString, OsString)>) -> Result<BTreeMap<Stri
     let mut variables = BTreeMap::new();
     let mut mistakes = Vec::new();
     for (name, text) in all {
-        let Some(name) = name.into_string().ok().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let Some(name) = name.into_string().ok().filter(|name| name.starts_with(VARIABLES_BEGIN)) else {
+            continue;
+        };
         match text.into_string() {
             Ok(text) => _ = variables.insert(name, text),
             Err(text) => {

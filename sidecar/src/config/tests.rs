@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::settings::{SETTINGS, variable};
+use super::settings::SETTINGS;
 use super::*;
 
 fn sources(yaml: &str, variables: &[(&str, &str)]) -> Sources {
@@ -64,7 +64,7 @@ fn every_setting_can_be_set_from_either_side() {
         "peers.kubeconfig" => "/elsewhere",
         "log.format" => "text",
         "limits.unreadBytes" => "32Mi",
-        "limits.lentBytes" | "limits.setJournalBytes" => "8Mi",
+        "limits.lentBytes" | "limits.gpuLentBytes" | "limits.setJournalBytes" => "8Mi",
         // At least two by default.
         "peers.lanes" => "1",
         "peers.fanOut" => "3",
@@ -104,8 +104,12 @@ fn every_setting_can_be_set_from_either_side() {
         match name {
             "TENSORLANE_ARENA_SIZE" => alone.push(("TENSORLANE_ARENA_SEGMENT", "16Mi")),
             // It needs a file, and a file alone says it already.
-            "TENSORLANE_PEERS_DIRECTORY" => alone = vec![(name, "kubernetes")],
-            "TENSORLANE_PEERS_ADVERTISE" => alone.push(("TENSORLANE_PEERS_LISTEN", "b:2")),
+            "TENSORLANE_PEERS_DIRECTORY" => {
+                alone = vec![(name, "kubernetes"), ("TENSORLANE_PEERS_LISTEN", "b:2")];
+            }
+            "TENSORLANE_PEERS_FILE" | "TENSORLANE_PEERS_ADVERTISE" => {
+                alone.push(("TENSORLANE_PEERS_LISTEN", "b:2"))
+            }
             _ => {}
         }
         let changed = sources("", &alone).load().unwrap().config;
@@ -259,8 +263,9 @@ fn keys_are_changed_daily_in_kubernetes_and_the_overlap_is_shorter_than_their_li
     let every = |pairs: &[(&str, &str)]| Config::of(pairs).map(|config| config.identity.rotate_every);
     assert_eq!(every(&[]), Ok(None));
     let kubernetes = ("peers.directory", "kubernetes");
-    assert_eq!(every(&[kubernetes]), Ok(Some(Duration::from_secs(86_400))));
-    assert_eq!(every(&[kubernetes, ("identity.rotateEvery", "off")]), Ok(None));
+    let listen = ("peers.listen", "0.0.0.0:9421");
+    assert_eq!(every(&[kubernetes, listen]), Ok(Some(Duration::from_secs(86_400))));
+    assert_eq!(every(&[kubernetes, listen, ("identity.rotateEvery", "off")]), Ok(None));
     let told = every(&[("identity.rotateEvery", "2m")]).unwrap_err().to_string();
     assert!(told.contains("not shorter than identity.rotateEvery"), "{told}");
 }
@@ -283,10 +288,15 @@ fn in_kubernetes_an_address_is_told_and_no_name() {
 fn the_peers_file_and_the_directory_must_agree() {
     let of = |pairs: &[(&str, &str)]| Config::of(pairs).map(|config| config.peers.directory);
     assert_eq!(of(&[]), Ok(PeersDirectory::None));
-    assert_eq!(of(&[("peers.file", "/p.yaml")]), Ok(PeersDirectory::File));
-    assert_eq!(of(&[("peers.directory", "kubernetes")]), Ok(PeersDirectory::Kubernetes));
+    let listen = ("peers.listen", "127.0.0.1:9421");
+    assert_eq!(of(&[("peers.file", "/p.yaml"), listen]), Ok(PeersDirectory::File));
+    assert_eq!(of(&[("peers.directory", "kubernetes"), listen]), Ok(PeersDirectory::Kubernetes));
+    let unheard =
+        "it needs peers.listen, without which no peer is connected: set that (TENSORLANE_PEERS_LISTEN)";
     for (pairs, part) in [
-        (&[("peers.directory", "file")][..], "set peers.file"),
+        (&[("peers.file", "/p.yaml")][..], unheard),
+        (&[("peers.directory", "kubernetes")], unheard),
+        (&[("peers.directory", "file")], "set peers.file"),
         (&[("peers.directory", "kubernetes"), ("peers.file", "/p.yaml")], "would not be read"),
         (&[("peers.directory", "none"), ("peers.file", "/p.yaml")], "would not be read"),
         (&[("peers.directory", "etcd")], "none, file or kubernetes"),

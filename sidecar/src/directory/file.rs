@@ -69,6 +69,20 @@ impl Listed {
         }
     }
 
+    /// Reason for which others that read this file refuse the peer, with the line that mends it.
+    fn lack(self, file: &Path, entry: &PeerEntry) -> Option<String> {
+        let file = file.display();
+        match self {
+            Self::Well | Self::WithMore => None,
+            Self::WithLess => Some(format!(
+                "the peers file {file} lacks a key of this peer, so others refuse it: let its line be `- {entry}`"
+            )),
+            Self::Not => Some(format!(
+                "this peer is not in its peers file {file}, so others refuse it: add the line `- {entry}`"
+            )),
+        }
+    }
+
     fn say(self, file: &Path, entry: &PeerEntry) {
         let file = file.display();
         match self {
@@ -143,6 +157,11 @@ impl Directory for FileDirectory {
     fn refresh(&self) {
         self.shared.wanted.lock().refresh = true;
         self.shared.wake.notify_one();
+    }
+
+    fn own_lack(&self) -> Option<String> {
+        let own = self.shared.own.lock();
+        own.as_ref().and_then(|(entry, listed)| listed.lack(&self.shared.path, entry))
     }
 }
 
@@ -302,6 +321,13 @@ mod tests {
         assert_eq!(listed(&keys(&[1, 3])), Listed::WithLess);
         assert_eq!(Listed::of(&entry(&keys(&[1])), &table(&keys(&[1, 2]))), Listed::WithMore);
         assert_eq!(listed(&peers(&["b"])), Listed::Not);
+        let lack = |text: &str| listed(text).lack(Path::new("/p.yaml"), &own);
+        assert_eq!(lack(&keys(&[2, 1])), None);
+        let line = format!("`- {own}`");
+        let told = lack(&peers(&["b"])).unwrap();
+        assert!(told.contains("not in its peers file /p.yaml") && told.ends_with(&line), "{told}");
+        let told = lack(&keys(&[1])).unwrap();
+        assert!(told.contains("lacks a key of this peer") && told.ends_with(&line), "{told}");
     }
 
     fn peers(names: &[&str]) -> String {

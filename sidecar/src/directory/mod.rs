@@ -40,6 +40,12 @@ pub trait Directory: Send + Sync {
     /// Reads the source again soon, because a peer came whose key is in no entry. Calls close to each other are one.
     /// When it is done the watch wakes up, with the same table where nothing is new.
     fn refresh(&self);
+
+    /// Reason for which others refuse this sidecar, as the table lists it, with what to do. None where all is well, or
+    /// where the entry is written by nobody else.
+    fn own_lack(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Offer that a sidecar says of itself.

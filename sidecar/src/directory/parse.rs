@@ -141,7 +141,30 @@ fn read<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_fuzz::{Target, fuzz};
+    use tensorlane_memory::heap::MeteringAllocator;
+
     use super::*;
+
+    #[test]
+    fn mutated_files_are_a_table_or_mistakes_within_their_memory() {
+        let key = |digits: &str| format!("sha256:{}", digits.repeat(32));
+        let flow = format!(
+            "peers:\n- {{name: a, addresses: ['h:1', '[::1]:2'], fingerprints: ['{}'], node: n}}\n",
+            key("0a")
+        );
+        let block = format!(
+            "peers:\n- name: b\n  addresses: [\"10.0.0.7:9421\"]\n  fingerprints: [\"{}\"]\n",
+            key("0b")
+        );
+        let corpus = vec![flow.into_bytes(), block.into_bytes(), b"peers: []".to_vec()];
+        // A value of YAML in two bytes, and a mistake that shows it.
+        let (times, spare, meter) = (1024, 256 << 10, MeteringAllocator::peak_of as tensorlane_fuzz::Meter);
+        fuzz(Target { name: "the peers file", corpus, times, spare, meter }, |bytes| {
+            let Ok(text) = str::from_utf8(bytes) else { return false };
+            parse(text).is_ok()
+        });
+    }
 
     #[test]
     fn a_file_says_who_is_there() {

@@ -267,6 +267,11 @@ impl Exchange {
 // === impl Borrowed ===
 
 impl Borrowed {
+    /// Tensors that this sidecar leases in its own name, all of them.
+    pub(super) fn new(exchange: Arc<Exchange>, taken: Vec<Taken>) -> Self {
+        Self { exchange, taken: taken.into_iter().map(Ok).collect() }
+    }
+
     /// Tensors that are leased for it, each once: numbers and bytes.
     pub fn tensors(&self) -> BTreeMap<u64, u64> {
         self.taken.iter().flatten().map(|taken| (taken.id.0, taken.tensor.block.len())).collect()

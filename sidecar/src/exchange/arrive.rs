@@ -36,7 +36,15 @@ pub(super) struct Arrival {
 
 /// Memory of how the tensors before came, as those are told who waited: for most of a thousand it is the same.
 #[derive(Default)]
-struct Told(Option<(Arc<Came>, Vec<Refusal>, Arc<Moved>)>);
+struct Told(Option<Account>);
+
+/// Account that was made of how a tensor came, and from what.
+struct Account {
+    came: Arc<Came>,
+    refused: Vec<Refusal>,
+    staged: Option<&'static str>,
+    moved: Arc<Moved>,
+}
 
 // === impl Exchange ===
 
@@ -87,7 +95,7 @@ impl Exchange {
                 pull_guard.holds();
             }
             // Another pod's memory is not ours to lend; from here on a newcomer finds a copy.
-            let is_ours = !entered.tensor.block.is_foreign();
+            let is_ours = !entered.tensor.block.is_foreign() && entered.tensor.gpu.is_none();
             let waiting = self.end_any(&reference, first, is_ours);
             self.hand_out(&reference, waiting, entered, &how, &mut told);
         }
@@ -131,12 +139,17 @@ impl Exchange {
         let bytes = tensor.block.len();
         let mut waiting = waiting.peekable();
         match waiting.peek() {
+            // Each session that gets it counts it.
+            _ if tensor.gpu.is_some() => {}
             Some(first) => self.count_moved(bytes, first.fetch.refused_for(came), came),
             None => self.count_moved(bytes, std::iter::empty(), came),
         }
         for Waiting { fetch, place } in waiting {
             let must_be_here = fetch.transport == Transport::Shm || fetch.only_here.is_some();
-            if (must_be_here && came.transport != Transport::Shm) || fetch.reference != *reference {
+            let comes_on_gpu = came.staged.is_some() && fetch.was_not_asked_on_gpu();
+            let misses = must_be_here && !came.transport.stays_on_node();
+            let needs_bytes = tensor.gpu.is_some() && !fetch.maps_gpus();
+            if misses || comes_on_gpu || needs_bytes || fetch.reference != *reference {
                 // It joined another's pull and may require better: now there is a copy here, which is as local as any. Or it
                 // says of that tensor what the other one does not.
                 self.begin_again(fetch, place);
@@ -152,7 +165,7 @@ impl Exchange {
             match mine {
                 Ok(whole) => {
                     // Nothing crosses where a map is made.
-                    let crossed = if came.transport == Transport::Shm { 0 } else { bytes };
+                    let crossed = if came.transport.stays_on_node() { 0 } else { bytes };
                     let taken = Taken { moved: Some(told.moved(&fetch, crossed, came)), ..whole };
                     self.select(&fetch.terms, taken, &fetch.selection, |outcome| place.put(outcome));
                 }
@@ -173,6 +186,10 @@ impl Exchange {
     ) {
         let now = Instant::now();
         for Waiting { fetch, place } in waiting {
+            if failure.reason == Reason::NoGpuProcess && fetch.was_not_asked_on_gpu() {
+                self.begin_again(fetch, place);
+                continue;
+            }
             if fetch.is_to_be_staged(failure) {
                 self.stage_far(fetch, place);
                 continue;
@@ -194,9 +211,10 @@ impl Exchange {
 
 impl Arrival {
     fn of(reference: Reference, arrived: Arrived) -> Self {
-        let Arrived { descriptor, crc32c, block, came, pull_guard } = arrived;
+        let Arrived { descriptor, crc32c, block, gpu, came, pull_guard } = arrived;
         let (plain, wanted_by) = (encoded::without_metadata(&descriptor), SmallVec::new());
-        let copied = Copied { reference, descriptor, plain, block, crc32c, wanted_by };
+        let staged = came.staged.is_some();
+        let copied = Copied { reference, descriptor, plain, block, gpu, staged, crc32c, wanted_by };
         Self { copied, came: Arc::new(came), pull_guard, first: None }
     }
 }
@@ -206,18 +224,19 @@ impl Arrival {
 impl Told {
     /// Account of how a tensor came of which `bytes` crossed: made anew only if it is not made already.
     fn moved(&mut self, fetch: &Fetch, bytes: u64, came: &Arc<Came>) -> Arc<Moved> {
-        let staged = came.staged || fetch.staged;
-        if let Some((known, refused, told)) = &self.0
-            && Arc::ptr_eq(known, came)
-            && told.message.bytes == bytes
-            && told.message.staged == staged
-            && refused.iter().copied().eq(fetch.refused_for(came))
+        let staged = came.staged.or(fetch.staged);
+        if let Some(last) = &self.0
+            && Arc::ptr_eq(&last.came, came)
+            && last.moved.message.bytes == bytes
+            && last.staged == staged
+            && last.refused.iter().copied().eq(fetch.refused_for(came))
         {
-            return Arc::clone(told);
+            return Arc::clone(&last.moved);
         }
         let how = Came { staged, ..(**came).clone() };
         let told = Moved::new(moved(fetch.refused_for(came), bytes, &how));
-        self.0 = Some((Arc::clone(came), fetch.refused_for(came).collect(), Arc::clone(&told)));
+        let refused = fetch.refused_for(came).collect();
+        self.0 = Some(Account { came: Arc::clone(came), refused, staged, moved: Arc::clone(&told) });
         told
     }
 }

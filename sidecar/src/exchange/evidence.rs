@@ -1,6 +1,7 @@
 //! Evidence that the choice of a transport towards one peer goes by, so that the route and the reasons that are shown
 //! beside it come from one look. Knows neither peers nor clocks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tensorlane_proto::negotiate::{
@@ -11,7 +12,7 @@ use tensorlane_proto::negotiate::{
 /// Evidence that the choice towards one peer goes by, besides what is to be moved.
 pub(super) struct Evidence<'a> {
     /// Offer of this sidecar.
-    pub(super) ours: &'a Offer,
+    pub(super) ours: Cow<'a, Offer>,
     /// Offer of the other one.
     pub(super) theirs: Arc<Offer>,
     /// Policy of our exchange and pod.
@@ -27,7 +28,7 @@ pub(super) struct Evidence<'a> {
 impl Evidence<'_> {
     /// The choice, in the words of this release.
     pub(super) fn route(&self, what: &What) -> Result<Route, NoRoute> {
-        let mut route = negotiate(self.ours, &self.theirs, what, &self.policy, &self.measured);
+        let mut route = negotiate(&self.ours, &self.theirs, what, &self.policy, &self.measured);
         match &mut route {
             Ok(route) => own_up(&mut route.refusals, self.listed),
             Err(none) => own_up(&mut none.refusals, self.listed),
@@ -37,7 +38,7 @@ impl Evidence<'_> {
 
     /// Standing of every transport, in the same words.
     pub(super) fn candidates(&self, what: &What) -> Vec<Candidate> {
-        let mut all = candidates(self.ours, &self.theirs, what, &self.policy, &self.measured);
+        let mut all = candidates(&self.ours, &self.theirs, what, &self.policy, &self.measured);
         for one in &mut all {
             if let Standing::Refused(why) = &mut one.standing {
                 *why = owned_up(one.transport, *why, self.listed);

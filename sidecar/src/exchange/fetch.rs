@@ -32,11 +32,8 @@ use super::route::refusals;
 use super::small::{Many, Small, add_small};
 use super::transfer::{Came, is_of};
 use super::{Exchange, Taken};
-use crate::peer::{CallHandle, PeerKey, give_way};
+use crate::peer::{CallHandle, GpuId, PeerKey, give_way};
 use crate::store::Moved;
-
-/// Reason for which a tensor of another peer is not mapped on its GPU: whichever node that is on, it is not in this release.
-const OTHER_PEER: &str = "other_peer";
 
 /// Fetch of a tensor of another peer that somebody wants.
 #[derive(Clone)]
@@ -54,8 +51,12 @@ pub(super) struct Fetch {
     pub(super) blamed: Vec<PeerKey>,
     /// Reason for which its owner may not bring it: only what is on this node will do.
     pub(super) only_here: Option<Box<Failure>>,
-    /// Set if its owner was asked to copy it out of GPU memory.
-    pub(super) staged: bool,
+    /// Reason for which its owner was asked to copy it out of GPU memory, once it was.
+    pub(super) staged: Option<&'static str>,
+    /// GPUs by whose memory it may come.
+    pub(super) gpus: Vec<GpuId>,
+    /// Set once its owner was asked for it on these, whoever did.
+    pub(super) gpu_asked: bool,
     /// Number of times that it has gone on in another way.
     pub(super) turn: u32,
     /// Better transports than that one, and why they were not.
@@ -64,8 +65,9 @@ pub(super) struct Fetch {
 
 impl Fetch {
     pub(super) fn new(reference: Reference, selection: Selection, terms: Arc<Terms>) -> Self {
-        let (met, alone, staged, transport) = (false, false, false, Transport::Tcp);
+        let (met, alone, staged, transport) = (false, false, None, Transport::Tcp);
         let (blamed, only_here, refused) = (Vec::new(), None, Arc::default());
+        let (gpus, gpu_asked) = (Vec::new(), false);
         Self {
             reference,
             selection,
@@ -76,6 +78,8 @@ impl Fetch {
             blamed,
             only_here,
             staged,
+            gpus,
+            gpu_asked,
             turn: 0,
             refused,
         }
@@ -100,6 +104,8 @@ pub(super) struct Fetching {
     pub(super) stage: CopyStage,
     /// Sidecars of this node that wait for it.
     pub(super) borrowers: Vec<CopyWaiter>,
+    /// Set if its owner is asked for it in GPU memory, too.
+    pub(super) on_gpu: bool,
     /// Turn of its first caller's fetch that is under way, counted from 0.
     pub(super) turn: u32,
     /// The call that brings it.
@@ -157,15 +163,16 @@ impl Exchange {
             place.put(Err(failure));
             return None;
         }
+        fetch.gpus = if fetch.gpu_asked { Vec::new() } else { self.gpus_for(&fetch) };
         if let Some(taken) = self.take_copy(&fetch) {
             match taken {
-                Ok(taken) => {
+                Ok(mut taken) => {
                     // A copy is as local as any tensor; another pod's memory is not.
-                    let moved = taken.block().is_foreign().then(|| {
-                        let came = Came::mapped(0.0);
-                        Moved::new(moved(fetch.refused_for(&came), 0, &came))
-                    });
-                    let taken = Taken { moved, ..taken };
+                    if taken.block().is_foreign() {
+                        let staged = taken.tensor.staged.then(|| self.not_on_gpu(&fetch));
+                        let came = Came { staged, ..Came::mapped(0.0) };
+                        taken.moved = Some(Moved::new(moved(fetch.refused_for(&came), 0, &came)));
+                    }
                     self.select(&fetch.terms, taken, &fetch.selection, |outcome| place.put(outcome));
                 }
                 Err(failure) => place.put(Err(failure)),
@@ -193,6 +200,9 @@ impl Exchange {
         }
         // What is mapped is mapped as a whole, and the part is a view of it.
         let maps = fetch.transport == Transport::Shm;
+        if !maps {
+            fetch.gpus.clear();
+        }
         if fetch.selection != Selection::All && !maps {
             self.fetch_part(fetch, place);
             return None;
@@ -216,7 +226,13 @@ impl Exchange {
     /// owner of an earlier release looks at no length, so that the other one may be the lie, and only the owner can tell.
     fn take_copy(&self, fetch: &Fetch) -> Option<Result<Taken, Failure>> {
         let (by, wanted) = (fetch.terms.by, &fetch.reference);
-        let taken = match self.store.lease_copy(by, wanted)? {
+        let on_gpu = fetch.maps_gpus().then(|| self.store.lease_on_gpu(by, wanted)).flatten();
+        let taken = match on_gpu.or_else(|| self.store.lease_copy(by, wanted))? {
+            // What was copied out for others can be mapped where it lies.
+            Ok(taken) if taken.tensor.staged && !fetch.gpus.is_empty() => {
+                self.untake(by, &taken);
+                return None;
+            }
             Ok(taken) => taken,
             Err(failure) => return Some(Err(failure)),
         };
@@ -232,7 +248,9 @@ impl Exchange {
         let mut fetches = self.fetches.lock();
         let entry = fetches.entry(fetch.reference.clone());
         let is_first = matches!(entry, Entry::Vacant(_));
-        entry.or_default().waiting.push(Waiting { fetch, place });
+        let fetching = entry.or_default();
+        fetching.on_gpu |= is_first && !fetch.gpus.is_empty();
+        fetching.waiting.push(Waiting { fetch, place });
         is_first
     }
 
@@ -343,7 +361,7 @@ impl Exchange {
                 let (by, bytes) = (wanted.terms.by, arrived.block.len());
                 exchange.count_moved(bytes, wanted.refused_for(&arrived.came), &arrived.came);
                 let mut came = arrived.came.clone();
-                came.staged |= wanted.staged;
+                came.staged = came.staged.or(wanted.staged);
                 let moved = Moved::new(moved(wanted.refused_for(&came), bytes, &came));
                 let taken = exchange.store.pack_in(by, arrived.descriptor, arrived.block)?;
                 Ok(Taken { moved: Some(moved), ..taken })
@@ -362,15 +380,15 @@ impl Exchange {
 /// Way in which the bytes of a fetch came.
 pub(super) fn moved(refused: impl Iterator<Item = Refusal>, bytes: u64, came: &Came) -> v1::Moved {
     let mut refusals = refusals(refused);
-    if came.staged {
+    if let Some(why) = came.staged {
         let transport = v1::Transport::CudaIpc.into();
-        refusals.push(v1::Refusal { transport, why: OTHER_PEER.to_owned() });
+        refusals.push(v1::Refusal { transport, why: why.to_owned() });
     }
     v1::Moved {
         transport: v1::Transport::from(came.transport).into(),
         bytes,
         seconds: came.seconds,
-        staged: came.staged,
+        staged: came.staged.is_some(),
         refusals,
         paths: came.paths.as_slice().iter().map(Into::into).collect(),
         senders: came.paths.senders().into(),

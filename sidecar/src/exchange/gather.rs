@@ -49,6 +49,15 @@ impl<T: Send + 'static> Gather<T> {
         Arc::new(Self { results, missing: AtomicUsize::new(items + 1), done: Mutex::new(Some(done)) })
     }
 
+    /// Expects the result of one item, and one call of [`Self::arm`] when that has been asked for.
+    pub(super) fn one(done: impl FnOnce(Result<T, Failure>) + Send + 'static) -> Arc<Self> {
+        let none = || Err(Failure::new(Reason::Internal, "an item has no result"));
+        let first = move |results: Result<Vec<Result<T, Failure>>, Failure>| {
+            done(results.and_then(|mut results| results.pop().unwrap_or_else(none)));
+        };
+        Self::new(1, Box::new(first))
+    }
+
     /// The result of one item. A second one for the same item would be a mistake of ours and is not counted.
     pub(super) fn put(&self, item: usize, result: Result<T, Failure>) {
         {

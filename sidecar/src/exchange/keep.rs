@@ -112,3 +112,28 @@ pub(super) fn parse_ticket(text: &str) -> Result<(Reference, TicketId), Failure>
     let secret = u128::from_str_radix(secret, 16).map_err(|_| malformed())?;
     Ok((Reference::from_str(reference)?, TicketId(secret)))
 }
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_fuzz::{Target, fuzz};
+    use tensorlane_memory::heap::MeteringAllocator;
+    use tensorlane_proto::{DType, Incarnation, Layout, Shape};
+
+    use super::*;
+
+    #[test]
+    fn mutated_tickets_are_refused_or_written_as_they_were_read() {
+        let layout = Layout::contiguous(DType::F32, Shape::new(&[4, 6]).unwrap()).unwrap();
+        let (exchange, peer) = ("ml".parse().unwrap(), "trainer-0".parse().unwrap());
+        let reference = Reference::new(exchange, peer, Incarnation(7), 9, &layout);
+        let ticket = |secret| ticket_text(&reference, TicketId(secret)).into_bytes();
+        let corpus = vec![ticket(7), ticket(u128::MAX)];
+        let (times, spare, meter) = (64, 16 << 10, MeteringAllocator::peak_of as tensorlane_fuzz::Meter);
+        fuzz(Target { name: "a ticket", corpus, times, spare, meter }, |bytes| {
+            let Ok(text) = str::from_utf8(bytes) else { return false };
+            let Ok((reference, ticket)) = parse_ticket(text) else { return false };
+            assert_eq!(ticket_text(&reference, ticket), text);
+            true
+        });
+    }
+}

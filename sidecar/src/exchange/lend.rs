@@ -131,7 +131,9 @@ impl Exchange {
 
     /// A fetch is over: neighbours who wait for it hear whether they can map it here, and those of this pod are given back.
     pub(super) fn end_fetch(&self, reference: &Reference, here: bool) -> Vec<Waiting> {
-        let Fetching { waiting, borrowers, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
+        let Fetching { mut waiting, borrowers, on_gpu, .. } =
+            self.fetches.lock().remove(reference).unwrap_or_default();
+        waiting.iter_mut().for_each(|waiting| waiting.fetch.gpu_asked |= on_gpu);
         borrowers.into_iter().for_each(|borrower| borrower.tell(here));
         waiting
     }

@@ -18,13 +18,15 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::TensorName;
 
+use super::attempts::{Attempts, Rest};
 use super::describe::describe_result;
 use super::search::{End, Search};
 pub(super) use super::search::{Found, Looked, There, there};
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::{Caller, Exchange};
+use super::{Caller, Done, Exchange};
+use crate::cancel::Cancel;
 use crate::gate;
-use crate::peer::CallHandle;
+use crate::peer::{CallHandle, Peers};
 use crate::store::Own;
 
 /// Time that the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
@@ -163,8 +165,48 @@ impl Exchange {
         self.find(caller, wanted, look, Box::new(answer));
     }
 
-    /// Finds names, and goes on with what each stands for: when all are found, the wait is over, or the caller cancels.
+    /// Finds names, and goes on with what each stands for: when all are found, the wait is over, or the caller cancels. A wait for a
+    /// name of a peer that is not listed yet is a wait for that peer, too.
     pub(super) fn find<T: Send + 'static>(
+        self: &Arc<Self>,
+        caller: Caller,
+        wanted: Wanted,
+        look: Look<T>,
+        then: Then<T>,
+    ) {
+        let unlisted =
+            wanted.names.iter().filter_map(|(peer, _)| peer.as_ref()).find(|peer| !self.knows(peer));
+        let Some(peer) = unlisted.filter(|_| !wanted.wait.is_zero()).cloned() else {
+            return self.find_listed(caller, wanted, look, then);
+        };
+        let until = wanted.deadline.min(Instant::now() + wanted.wait);
+        let rest = move || until.saturating_duration_since(Instant::now());
+        let (owner, cancel) = (Owner::Client(caller.holder), caller.cancel.clone());
+        let (exchange, looks) = (Arc::clone(self), Arc::clone(self));
+        let attempt = move |_: Cancel, _: Rest, done: Done<()>| match looks.knows(&peer) {
+            true => done(Ok(())),
+            false => done(Err(Failure::new(Reason::PeerUnknown, format!("no other peer {peer} is listed")))),
+        };
+        let listed = move |outcome: Result<(), Failure>| {
+            let wanted = Wanted { wait: rest(), ..wanted };
+            match outcome {
+                Ok(()) => exchange.find(caller, wanted, look, then),
+                // The search says it for each name.
+                Err(_) => exchange.find_listed(caller, wanted, look, then),
+            }
+        };
+        Attempts::begin(self, (owner, &cancel), rest(), Box::new(attempt), Box::new(listed));
+    }
+
+    /// Returns whether a peer is this one, is listed, or is connected, whatever the directory says just now. Where there are no peers
+    /// nobody waits for one.
+    fn knows(&self, peer: &PeerName) -> bool {
+        let is_there = |peers: &Arc<Peers>| peers.lists(peer) || peers.is_connected(peer);
+        *peer == self.me().peer || self.peers.get().is_none_or(is_there)
+    }
+
+    /// Finds names of peers that are listed; those of others fail.
+    fn find_listed<T: Send + 'static>(
         self: &Arc<Self>,
         caller: Caller,
         wanted: Wanted,
@@ -176,7 +218,8 @@ impl Exchange {
         search.look_here(&self.me().peer, None, |names| look(self, names));
         let began = Instant::now();
         if search.is_complete() {
-            return then(self, search.finish(&End::Over { limit: Duration::ZERO, unasked: 0, rounds: None }));
+            let end = End::Over { limit: Duration::ZERO, unasked: 0, rounds: None };
+            return then(self, search.finish(&end, |_| false));
         }
         let connected = self.peers.get().map(|peers| peers.connected()).unwrap_or_default();
         let asks_any = !search.open().is_empty();
@@ -382,7 +425,8 @@ impl<T: Send + 'static> Hunt<T> {
                 End::Over { limit, unasked, rounds }
             }
         };
-        then(&self.exchange, search.finish(&end));
+        let lists = |peer: &PeerName| self.exchange.peers.get().is_some_and(|peers| peers.lists(peer));
+        then(&self.exchange, search.finish(&end, lists));
     }
 }
 

@@ -11,7 +11,8 @@ use super::fetch::Fetch;
 use super::gather::Place;
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::peer::{MapFailed, MapOrder, Mapped};
+use crate::peer::{BorrowedMemory, MapFailed, MapOrder, Mapped};
+use crate::store::PeerMemory;
 
 // === impl Exchange ===
 
@@ -38,16 +39,38 @@ impl Exchange {
             Err(failure) => return self.whole_arrived(&reference, Err(failure)),
         };
         let (bytes, deadline) = (reference.bytes(), fetch.terms.deadline);
-        let order = MapOrder { id: reference.id(), owner: None, bytes, deadline };
+        let gpus = fetch.gpus.clone();
+        let order = MapOrder { id: reference.id(), owner: None, bytes, gpus, deadline };
         let exchange = Arc::clone(self);
         let (owner, life) = (reference.peer().clone(), reference.incarnation());
-        let wanted = reference.clone();
-        let handle = peers.map(&owner, Some(life), order, move |outcome| match outcome {
-            Ok(mapped) => exchange.whole_arrived(&wanted, arrived(&wanted, mapped)),
-            Err(MapFailed::Owner(failure)) => exchange.whole_arrived(&wanted, Err(failure)),
-            Err(MapFailed::Way(failure)) => exchange.map_lost(&wanted, &failure),
+        let wanted = fetch.clone();
+        let handle = peers.map(&owner, Some(life), order, move |outcome| {
+            match outcome.and_then(|mapped| exchange.mapped(&wanted, mapped)) {
+                Ok(arrived) => exchange.whole_arrived(&wanted.reference, Ok(arrived)),
+                Err(MapFailed::Owner(failure)) => exchange.whole_arrived(&wanted.reference, Err(failure)),
+                Err(MapFailed::Way(failure)) => exchange.map_lost(&wanted.reference, &failure),
+            }
         });
         self.pulling(fetch, handle);
+    }
+
+    /// Checks that a map is what was asked for. Nothing was moved, so that there is nothing to sum.
+    fn mapped(&self, fetch: &Fetch, mapped: Mapped) -> Result<Arrived, MapFailed> {
+        let (reference, peer) = (&fetch.reference, fetch.reference.peer());
+        let Mapped { block, gpu, descriptor, crc32c, seconds, staged } = mapped;
+        if !reference.describes(&descriptor.layout) {
+            let message = format!("{peer} shows {} for {reference}", descriptor.layout);
+            return Err(MapFailed::Owner(Failure::new(Reason::LayoutMismatch, message)));
+        }
+        let staged = staged.then(|| self.not_on_gpu(fetch));
+        let Some(BorrowedMemory { memory, bytes, lease }) = gpu else {
+            let came = Came { staged, ..Came::mapped(seconds) };
+            return Ok(Arrived { descriptor, crc32c, block, gpu: None, came, pull_guard: None });
+        };
+        let lent = PeerMemory { peer: peer.clone(), bytes, memory, lease };
+        // Another way may do: its owner copies it out.
+        let gpu = Some(self.store.borrow_gpu(&descriptor, lent).map_err(MapFailed::Way)?);
+        Ok(Arrived { descriptor, crc32c, block, gpu, came: Came::on_gpu(seconds), pull_guard: None })
     }
 
     /// The way is not there any more: whoever waits takes the next best, if that will do.
@@ -57,20 +80,4 @@ impl Exchange {
             self.begin_again(waiting.fetch, waiting.place);
         }
     }
-}
-
-/// Arrival of what was mapped, if it is what was asked for. Nothing was moved, so that there is nothing to sum.
-fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
-    let Mapped { block, descriptor, crc32c, seconds, staged } = mapped;
-    if !reference.describes(&descriptor.layout) {
-        let message = format!("{} shows {} for {reference}", reference.peer(), descriptor.layout);
-        return Err(Failure::new(Reason::LayoutMismatch, message));
-    }
-    Ok(Arrived {
-        descriptor,
-        crc32c,
-        block,
-        came: Came { staged, ..Came::mapped(seconds) },
-        pull_guard: None,
-    })
 }

@@ -61,7 +61,7 @@ use self::fetch::Fetches;
 pub use self::pipes::{HostedPipe, PipeCall, PipeTotals};
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
-pub use self::rows::{FileSetTotals, RowsRead};
+pub use self::rows::{OpenRows, RowsRead};
 use self::serve::Slots;
 use self::small::SmallFetches;
 pub use self::sources::FanoutSettings;
@@ -105,6 +105,8 @@ pub struct Exchange {
     mutable_sets: rows::MutableSets,
     pipes: pipes::Pipes,
     staging: staging::Staging,
+    /// GPUs that this side reaches.
+    reach: gpu::GpuReach,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// Offer of ours, without the addresses: one side of every negotiation.
@@ -152,6 +154,7 @@ impl Exchange {
             mutable_sets: rows::MutableSets::default(),
             pipes: pipes::Pipes::default(),
             staging: staging::Staging::default(),
+            reach: gpu::GpuReach::default(),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
@@ -233,6 +236,7 @@ impl Exchange {
         self.pipes_of_session_ended(session);
         self.staging_of_session_ended(session);
         self.store.session_ended(session);
+        self.session_reaches_nothing(session);
     }
 
     /// Takes back a reservation whose answer could not be delivered.

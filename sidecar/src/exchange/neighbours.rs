@@ -235,7 +235,13 @@ impl Exchange {
         let reference = &fetch.reference;
         let owner = PeerKey { name: reference.peer().clone(), incarnation: reference.incarnation() };
         let deadline = fetch.terms.deadline.min(Instant::now() + GIVING);
-        let order = MapOrder { id: reference.id(), owner: Some(owner), bytes: layout.bytes(), deadline };
+        let order = MapOrder {
+            id: reference.id(),
+            owner: Some(owner),
+            bytes: layout.bytes(),
+            gpus: Vec::new(),
+            deadline,
+        };
         let (exchange, wanted) = (Arc::clone(self), fetch.clone());
         let (name, life) = (holder.name.clone(), holder.incarnation);
         self.turns_to(&fetch);
@@ -292,7 +298,7 @@ fn arrived(reference: &Reference, mapped: Mapped, holder: &PeerKey) -> Option<Ar
         return None;
     }
     let came = Came::lent(seconds, holder);
-    Some(Arrived { descriptor, crc32c, block, came, pull_guard: None })
+    Some(Arrived { descriptor, crc32c, block, gpu: None, came, pull_guard: None })
 }
 
 #[cfg(test)]

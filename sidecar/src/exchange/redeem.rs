@@ -106,12 +106,10 @@ impl Exchange {
         guard: PullGuard,
         over: impl FnOnce(Result<Taken, Failure>) + Send + 'static,
     ) {
-        let fetched = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
+        let one = Gather::one(move |outcome| {
             drop(guard);
-            let none = || Err(Failure::new(Reason::Internal, "the fetch of a redeemed ticket has no result"));
-            over(results.and_then(|mut results| results.pop().unwrap_or_else(none)));
-        };
-        let one = Gather::new(1, Box::new(fetched));
+            over(outcome);
+        });
         self.fetch_all(vec![(0, Fetch::new(reference, Selection::All, terms))], &one);
         one.arm();
     }

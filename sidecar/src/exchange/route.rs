@@ -1,5 +1,6 @@
 //! Routes: which transport a transfer takes, and why no better one. The choice itself is `negotiate`, which is pure.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
-    Candidate, Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Transport, TransportSet,
-    What, Why,
+    Candidate, Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, Transport, TransportSet, What,
+    Why,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
@@ -44,10 +45,14 @@ impl RoutePolicy {
     fn policy(&self) -> Policy {
         let all = Policy::default();
         // Within one sidecar nothing travels, so nothing is to be allowed.
-        let mut allow =
-            self.transports.map_or(all.allow.with(Transport::Shm), |listed| listed.with(Transport::Local));
+        let shared = all.allow.with(Transport::Shm).with(Transport::CudaIpc);
+        let mut allow = self.transports.map_or(shared, |listed| listed.with(Transport::Local));
         if !self.node {
             allow = allow.without(Transport::Shm);
+        }
+        if !allow.contains(Transport::Shm) {
+            // What lies on a GPU crosses the node's socket as segments do.
+            allow = allow.without(Transport::CudaIpc);
         }
         if !allow.contains(Transport::Tcp) {
             // What is small, and what QUIC cannot bring, comes by TCP.
@@ -61,10 +66,15 @@ impl RoutePolicy {
         self.policy().allow.contains(Transport::Shm)
     }
 
+    /// True if memory of GPUs may be shared with other pods.
+    pub(super) fn may_share_gpus(&self) -> bool {
+        self.policy().allow.contains(Transport::CudaIpc)
+    }
+
     /// The transports that are offered to others.
     fn offered(&self) -> impl Iterator<Item = Transport> {
         let allow = self.policy().allow;
-        SPOKEN.iter().filter(move |&transport| transport != Transport::Local && allow.contains(transport))
+        allow.iter().filter(|&transport| transport != Transport::Local)
     }
 }
 
@@ -122,7 +132,18 @@ impl Exchange {
     }
 
     /// `pulls`: a pull follows, which may be used to find out more about the transports.
-    fn evidence(&self, peer: &PeerName, incarnation: Incarnation, what: &What, pulls: bool) -> Evidence<'_> {
+    pub(super) fn evidence(
+        &self,
+        peer: &PeerName,
+        incarnation: Incarnation,
+        what: &What,
+        pulls: bool,
+    ) -> Evidence<'_> {
+        // GPUs say nothing of the way that bytes of the host take.
+        let ours = match what.device.is_host() && pulls {
+            true => Cow::Borrowed(&self.offered),
+            false => Cow::Owned(Offer { gpus: self.reach.uuids(), ..self.offered.clone() }),
+        };
         let theirs = self.peers.get().and_then(|p| p.offer(peer));
         // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
         let theirs = theirs.unwrap_or_else(|| {
@@ -150,7 +171,7 @@ impl Exchange {
         if !self.peers.get().is_some_and(|peers| peers.has_choice(what.bytes)) {
             policy.prefer = Some(Transport::Tcp);
         }
-        Evidence { ours: &self.offered, theirs, policy, measured, listed: routes.transports }
+        Evidence { ours, theirs, policy, measured, listed: routes.transports }
     }
 
     /// True if it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
@@ -223,10 +244,10 @@ pub(super) fn own_offer(me: &Me, routes: &RoutePolicy, addresses: &[String]) -> 
 }
 
 fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
-    let offered = |transport| v1::TransportOffer {
+    let offered = |transport: Transport| v1::TransportOffer {
         transport: v1::Transport::from(transport).into(),
-        // Shared memory is reached through the node's directory, which is told on each connection.
-        addresses: if transport == Transport::Shm { Vec::new() } else { addresses.to_vec() },
+        // What stays on the node is reached through its directory, which is told on each connection.
+        addresses: if transport.stays_on_node() { Vec::new() } else { addresses.to_vec() },
         details: std::collections::HashMap::new(),
     };
     v1::Offer {
@@ -281,7 +302,7 @@ mod tests {
         };
         let (ours, theirs) = (one("a"), Arc::new(one("b")));
         let listed = routes.transports;
-        then(Evidence { ours: &ours, theirs, policy: routes.policy(), measured, listed })
+        then(Evidence { ours: Cow::Owned(ours), theirs, policy: routes.policy(), measured, listed })
     }
 
     /// The route between two peers of one policy, as it is shown.
@@ -298,22 +319,31 @@ mod tests {
     }
 
     #[test]
-    fn every_transport_has_a_reason_and_what_the_release_lacks_is_called_so() {
-        let cuda = "cuda_ipc: refused, not_in_this_release";
+    fn every_transport_has_a_reason_and_the_lack_of_a_directory_is_called_so() {
         let (any, unknown) = (RoutePolicy::default(), Measured::default());
-        let expected = ["shm: refused, no_socket_dir", cuda, "tcp: taken", "quic: fits, not_compared"];
+        let expected = [
+            "shm: refused, no_socket_dir",
+            "cuda_ipc: refused, no_socket_dir",
+            "tcp: taken",
+            "quic: fits, not_compared",
+        ];
         assert_eq!(standings(any, unknown), expected);
         let apart = Measured { same_node: SameNode::Refuted, ..unknown };
         assert_eq!(
             standings(RoutePolicy { node: true, ..any }, apart)[..2],
-            ["shm: refused, other_node", cuda]
+            ["shm: refused, other_node", "cuda_ipc: refused, other_node"]
+        );
+        let met = Measured { same_node: SameNode::Proven, ..unknown };
+        assert_eq!(
+            standings(RoutePolicy { node: true, ..any }, met)[..2],
+            ["shm: taken", "cuda_ipc: refused, no_gpu_process"]
         );
         let only = standings(listed(&[Transport::Tcp]), unknown);
         let expected =
             ["shm: refused, policy", "cuda_ipc: refused, policy", "tcp: taken", "quic: refused, policy"];
         assert_eq!(only, expected);
         let with_cuda = standings(listed(&[Transport::CudaIpc, Transport::Tcp]), unknown);
-        assert_eq!(with_cuda[1], cuda);
+        assert_eq!(with_cuda[1], "cuda_ipc: refused, policy", "it needs shm");
     }
 
     fn listed(transports: &[Transport]) -> RoutePolicy {
@@ -321,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_that_this_release_lacks_is_nobodys_policy() {
+    fn a_transport_that_lacks_a_directory_is_nobodys_policy() {
         let any = RoutePolicy::default();
         assert_eq!(route(any, Require::NONE), Ok("tcp, not shm: no_socket_dir".to_owned()));
         let wanted = listed(&[Transport::Shm, Transport::Tcp]);
@@ -368,7 +398,7 @@ mod tests {
         assert_eq!(route(forbidden, Require::NONE), Ok("tcp, not shm: policy".to_owned()));
         let offered = offer(&there, &["h:1".into()]).transports;
         let has_address: Vec<_> = offered.iter().map(|offer| !offer.addresses.is_empty()).collect();
-        assert_eq!(has_address, [false, true, true], "shared memory needs none");
+        assert_eq!(has_address, [false, false, true, true], "shared memory needs none");
         let proven = Measured { same_node: SameNode::Proven, ..Measured::default() };
         let what = What { require: Require::ZERO_COPY.and(Require::SAME_NODE), ..What::default() };
         let route = between(there, proven, |evidence| evidence.route(&what)).unwrap();

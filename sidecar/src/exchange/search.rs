@@ -194,8 +194,12 @@ impl<T> Search<T> {
         any
     }
 
-    /// A result for each name.
-    pub(super) fn finish(self, end: &End) -> Vec<Result<Found<T>, Failure>> {
+    /// A result for each name. `lists`: the table of peers has a peer of this name.
+    pub(super) fn finish(
+        self,
+        end: &End,
+        lists: impl Fn(&PeerName) -> bool,
+    ) -> Vec<Result<Found<T>, Failure>> {
         let Self { wanted, found, silent, .. } = self;
         let (limit, unasked, rounds) = match end {
             End::Over { limit, unasked, rounds } => (*limit, *unasked, *rounds),
@@ -206,18 +210,19 @@ impl<T> Search<T> {
         };
         let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
             Some(peer) if silent.contains(&peer) => not_told(&peer, &name, limit),
-            Some(peer) => not_found(&name, &format!("at {peer}")),
+            Some(peer) => not_found(&name, &format!("at {peer}"), ""),
             None if rounds.is_some() => {
                 let asked = rounds.unwrap_or_default().saturating_sub(silent.len());
-                in_rounds(&name, (asked, &silent, unasked), limit)
+                in_rounds(&name, (asked, &silent, unasked), limit, &meant_apart(&name, &lists))
             }
             None if silent.is_empty() => {
-                not_found(&name, &format!("here or at any connected peer{}", not_asked(unasked)))
+                let scope = format!("here or at any connected peer{}", not_asked(unasked));
+                not_found(&name, &scope, &meant_apart(&name, &lists))
             }
             None => {
                 let silent: Vec<&str> = silent.iter().map(PeerName::as_str).collect();
                 let scope = format!("here or at any peer that answered, which {} did not", silent.join(", "));
-                not_found(&name, &scope).with("silent", silent.join(","))
+                not_found(&name, &scope, &meant_apart(&name, &lists)).with("silent", silent.join(","))
             }
         };
         found
@@ -228,10 +233,21 @@ impl<T> Search<T> {
     }
 }
 
-fn not_found(name: &TensorName, scope: &str) -> Failure {
-    let why =
-        format!("nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one");
+/// Of a name that nobody has. `apart`: what [`meant_apart`] says of it.
+fn not_found(name: &TensorName, scope: &str, apart: &str) -> Failure {
+    let why = format!(
+        "nothing is named {name} {scope}{apart}; `tensorlane ls` (List) shows the names of a peer, and a call with a wait (`--wait \
+         10s`) waits until the name is given"
+    );
     Failure::new(Reason::NotFound, why).with("name", name)
+}
+
+/// `; a is a peer: its name models/x is meant by --peer a models/x`, where a name begins as with a listed peer; or nothing.
+fn meant_apart(name: &TensorName, lists: impl Fn(&PeerName) -> bool) -> String {
+    let parts = name.as_str().split_once('/').filter(|(_, rest)| TensorName::new(rest).is_ok());
+    let parts = parts.and_then(|(peer, rest)| Some((peer.parse::<PeerName>().ok()?, rest)));
+    let Some((peer, rest)) = parts.filter(|(peer, _)| lists(peer)) else { return String::new() };
+    format!("; {peer} is a peer: its name {rest} is meant by `--peer {peer} {rest}`")
 }
 
 /// Of a name that was looked for at more peers than are connected at a time.
@@ -239,6 +255,7 @@ fn in_rounds(
     name: &TensorName,
     (asked, silent, unasked): (usize, &BTreeSet<PeerName>, usize),
     limit: Duration,
+    apart: &str,
 ) -> Failure {
     let mut left = String::new();
     if !silent.is_empty() {
@@ -250,20 +267,20 @@ fn in_rounds(
         left.push_str(&format!("; {unasked} more were not asked within {}", clock::told(limit)));
     }
     let why = format!(
-        "nothing is named {name} here or at any of {asked} peers that answered{left}. More peers are listed than have seats here, so they \
-         are asked in rounds: peer/{name} asks one of them, which is the fast way"
+        "nothing is named {name} here or at any of {asked} peers that answered{left}{apart}. More peers are listed than have seats here, \
+         so they are asked in rounds: `--peer PEER {name}` asks one of them, which is the fast way"
     );
     let failure = Failure::new(Reason::NotFound, why).with("name", name).with("asked", asked);
     if silent.is_empty() && unasked == 0 { failure } else { failure.with("unknown", silent.len() + unasked) }
 }
 
-/// ` (1 peer is listed and not connected, so it was not asked; name it to ask it)`, or nothing.
+/// ` (1 peer is listed and not connected, so it was not asked; --peer asks it)`, or nothing.
 fn not_asked(unasked: usize) -> String {
     match unasked {
         0 => String::new(),
-        1 => " (1 peer is listed and not connected, so it was not asked; name it to ask it)".to_owned(),
+        1 => " (1 peer is listed and not connected, so it was not asked; `--peer PEER` asks it)".to_owned(),
         more => format!(
-            " ({more} peers are listed and not connected, so they were not asked; name one to ask it)"
+            " ({more} peers are listed and not connected, so they were not asked; `--peer PEER` asks one of them)"
         ),
     }
 }
@@ -297,4 +314,41 @@ fn ambiguous(name: &TensorName, owners: &[There]) -> Failure {
         format!("{name} is the name of tensors of {}; say which peer's is meant", peers.join(" and ")),
     )
     .with("peers", peers.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words for a name that was looked for everywhere, where peers a and b are listed.
+    fn told(name: &str, unasked: usize, rounds: Option<usize>) -> String {
+        let search = Search::<()>::new(vec![(None, TensorName::new(name).unwrap())]);
+        let end = End::Over { limit: Duration::from_secs(2), unasked, rounds };
+        let mut results = search.finish(&end, |peer| ["a", "b"].contains(&peer.as_str()));
+        results.remove(0).map(drop).unwrap_err().message
+    }
+
+    #[test]
+    fn a_name_that_begins_as_with_a_peer_is_told_how_that_peer_is_asked() {
+        let apart = "; a is a peer: its name models/x is meant by `--peer a models/x`";
+        assert!(told("a/models/x", 0, None).contains(apart), "{}", told("a/models/x", 0, None));
+        assert!(told("a/models/x", 0, Some(3)).contains(apart), "{}", told("a/models/x", 0, Some(3)));
+        for other in ["c/models/x", "a", "a//x", "models/a"] {
+            assert!(!told(other, 0, None).contains("is a peer"), "{other}");
+        }
+    }
+
+    #[test]
+    fn peers_that_were_not_asked_are_told_with_what_asks_them() {
+        assert!(
+            told("x", 1, None)
+                .contains("(1 peer is listed and not connected, so it was not asked; `--peer PEER`")
+        );
+        assert!(
+            told("x", 2, None).contains("(2 peers are listed and not connected"),
+            "{}",
+            told("x", 2, None)
+        );
+        assert!(!told("x", 0, None).contains("listed"), "{}", told("x", 0, None));
+    }
 }

@@ -18,8 +18,9 @@ use super::target::Meant;
 use super::{Exchange, Taken};
 use crate::cancel::Cancel;
 use crate::peer::{
-    Asked, AskedLoan, PeerKey, PipeAsker, PipeDone, RelayRequest, RelaySource, Serve, Served, SetDone,
-    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound, WatchDone,
+    Asked, AskedLoan, GpuId, PeerKey, PipeAsker, PipeDone, RelayRequest, RelaySource, Serve, Served,
+    ServedOnGpu, SetDone, SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected,
+    TellFound, WatchDone,
 };
 use crate::store::{Own, Tensor, no_gpu_process};
 
@@ -87,6 +88,10 @@ impl Serve for Exchange {
             self.untake(holder, &taken);
         }
         served.map(|served| Served { staged, ..served })
+    }
+
+    fn map_on_gpu(&self, from: &PeerKey, id: u64, gpus: &[GpuId]) -> Result<Option<ServedOnGpu>, Failure> {
+        self.lend_on_gpu(from, id, gpus)
     }
 
     fn done(&self, from: &PeerKey, id: u64) {

@@ -26,7 +26,7 @@ use super::acquire::Terms;
 use super::arrive::Arrival;
 use super::fetch::{Fetch, Waiting};
 use super::transfer::{Came, landing};
-use crate::peer::{CameSmall, Paths, Way};
+use crate::peer::{Paths, Way};
 use crate::store::{AllocRequest, Copied};
 
 /// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors, and few enough
@@ -104,10 +104,7 @@ impl Exchange {
         let begun = Instant::now();
         // Others may have come to wait for some of them: they go on until their deadline.
         peers.pull_small(&peer, Some(incarnation), asked, deadline, move |outcome| match outcome {
-            Ok(CameSmall { tensors, way }) => {
-                let how = How { way, seconds: begun.elapsed().as_secs_f64() };
-                exchange.small_arrived(many, tensors, how);
-            }
+            Ok(tensors) => exchange.small_arrived(many, tensors, begun.elapsed().as_secs_f64()),
             Err(failure) => exchange.none_arrives(many, &failure),
         });
     }
@@ -118,11 +115,11 @@ impl Exchange {
 
     /// Each goes where it is waited for. Descriptors may be larger than what they describe: what found no place in the
     /// answer is asked for again, as long as every answer brings something.
-    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<PulledSmall>, how: How) {
+    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<PulledSmall>, seconds: f64) {
         let Many { firsts, .. } = many;
         let some_came = !all.iter().all(found_no_place);
         let (mut again, mut landed) = (Vec::new(), Vec::with_capacity(all.len()));
-        let mut alike = Likeness::of(how);
+        let mut alike = Likeness::of(seconds);
         let mut all = all.into_iter();
         for first in firsts {
             let small = all.next().unwrap_or_default();
@@ -135,7 +132,7 @@ impl Exchange {
                     Ok(arrival) => landed.push(Arrival { first: Some(first), ..arrival }),
                     Err(failure) => self.small_fails(first, &failure),
                 },
-                None => self.small_waits(first, small, how),
+                None => self.small_waits(first, small, seconds),
             }
         }
         self.all_arrived(landed);
@@ -145,7 +142,7 @@ impl Exchange {
     }
 
     /// Has a small tensor that is here already, and for which there is no room, wait on a worker.
-    fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, how: How) {
+    fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, seconds: f64) {
         let (reference, terms) = (first.fetch.reference.clone(), Arc::clone(&first.fetch.terms));
         let after = Arc::clone(self);
         let done = move |outcome: Result<Arrival, Failure>| match outcome {
@@ -163,7 +160,7 @@ impl Exchange {
                 cancel: &caller.cancel,
             };
             let block = exchange.store.allocate(&alloc)?;
-            exchange.small_into(&reference, small, block, &mut Likeness::of(how))
+            exchange.small_into(&reference, small, block, &mut Likeness::of(seconds))
         });
     }
 
@@ -184,21 +181,17 @@ impl Exchange {
         self.approve(reference, &Selection::All, &descriptor, &block, crc32c, &Paths::default())?;
         let (came, reference) = (alike.came(block.len()), reference.clone());
         let wanted_by = SmallVec::new();
-        let copied = Copied { reference, descriptor, plain, block, crc32c, wanted_by };
+        // Where what lies on GPUs can be mapped, small ones come as all others do.
+        let staged = false;
+        let copied = Copied { reference, descriptor, plain, block, gpu: None, staged, crc32c, wanted_by };
         Ok(Arrival { copied, came, pull_guard: None, first: None })
     }
 }
 
-/// Way in which small tensors came together.
-#[derive(Debug, Clone, Copy)]
-struct How {
-    way: Way,
-    seconds: f64,
-}
-
 /// Likeness of the small tensor before, of those that came together: most are like it.
 struct Likeness {
-    how: How,
+    /// Time in which they came together.
+    seconds: f64,
     described: Alike<(Descriptor, Bytes)>,
     came: Option<(u64, Arc<Came>)>,
 }
@@ -251,8 +244,8 @@ impl Many {
 // === impl Likeness ===
 
 impl Likeness {
-    fn of(how: How) -> Self {
-        Self { how, described: Alike::default(), came: None }
+    fn of(seconds: f64) -> Self {
+        Self { seconds, described: Alike::default(), came: None }
     }
 
     /// A descriptor, and how we encode it ourselves.
@@ -272,9 +265,9 @@ impl Likeness {
         match &self.came {
             Some((known, came)) if *known == bytes => Arc::clone(came),
             _ => {
-                let How { way, seconds } = self.how;
+                let (way, seconds) = (Way::Stream, self.seconds);
                 let (paths, transport) = (Paths::one(way, bytes), way.transport());
-                let came = Arc::new(Came { transport, seconds, instead_of: None, paths, staged: false });
+                let came = Arc::new(Came { transport, seconds, instead_of: None, paths, staged: None });
                 self.came = Some((bytes, Arc::clone(&came)));
                 came
             }

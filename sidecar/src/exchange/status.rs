@@ -41,8 +41,8 @@ impl Exchange {
                 retired: usage.retired,
                 inherited: usage.inherited,
                 populated: usage.populated,
-                largest_put: in_place.largest,
-                largest_copied_put: copied.largest,
+                largest_put: in_place.in_reach,
+                largest_copied_put: copied.in_reach,
             }),
             tensors: totals.tensors as u64,
             copies: totals.copies as u64,
@@ -67,6 +67,8 @@ impl Exchange {
             addresses,
             node: node.unwrap_or_default(),
             route: Some(v1::Moved { transport: v1::Transport::Local.into(), ..v1::Moved::default() }),
+            gpus: self.own_gpus(),
+            last_error: self.peers.get().map(|p| p.own_error()).unwrap_or_default(),
             ..v1::PeerStatus::default()
         };
         let others = self.peers.get().map(|p| p.status()).unwrap_or_default();
@@ -88,6 +90,7 @@ impl Exchange {
             route: Some(shown(&route)),
             node: peer.node.unwrap_or_default(),
             candidates: shown_candidates(&candidates, peer.plain_lanes),
+            gpus: self.gpu_routes(&peer.name, peer.incarnation),
         }
     }
 

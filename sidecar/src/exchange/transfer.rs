@@ -25,7 +25,7 @@ use super::target::target_of;
 use crate::clock;
 use crate::metrics::label::ChecksumPlace;
 use crate::peer::{Paths, PeerKey, PullGuard, PullOrder, Pulled};
-use crate::store::{AllocRequest, Tensor};
+use crate::store::{AllocRequest, Allocation, Tensor};
 
 /// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
 const SUM_AT_ONCE: u64 = 256 << 10;
@@ -35,6 +35,8 @@ pub(super) struct Arrived {
     pub(super) descriptor: Descriptor,
     pub(super) crc32c: Option<u32>,
     pub(super) block: Block,
+    /// The GPU memory that it lies in; then there is nothing in the block.
+    pub(super) gpu: Option<Arc<Allocation>>,
     pub(super) came: Came,
     /// Of one that others may be served from, until it is proven.
     pub(super) pull_guard: Option<PullGuard>,
@@ -54,8 +56,8 @@ pub(super) struct Came {
     pub(super) instead_of: Option<Refusal>,
     /// The ways within the transport.
     pub(super) paths: Paths,
-    /// Set if its owner copied it out of GPU memory.
-    pub(super) staged: bool,
+    /// Reason for which its owner copied it out of GPU memory, and it was not mapped there; none where it did not.
+    pub(super) staged: Option<&'static str>,
 }
 
 // === impl Came ===
@@ -63,7 +65,12 @@ pub(super) struct Came {
 impl Came {
     /// Mapped where it is: nothing has moved.
     pub(super) fn mapped(seconds: f64) -> Self {
-        Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default(), staged: false }
+        Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default(), staged: None }
+    }
+
+    /// To be mapped where it is, in GPU memory.
+    pub(super) fn on_gpu(seconds: f64) -> Self {
+        Self { transport: Transport::CudaIpc, ..Self::mapped(seconds) }
     }
 
     /// Mapped where another peer than the owner has a copy.
@@ -213,10 +220,11 @@ impl Exchange {
         // Few bytes come on the control connection, whatever brings many.
         let chosen = self.peers.get().is_some_and(|peers| peers.has_choice(block.len()));
         let instead_of = Some(failed).filter(|_| chosen && transport != fetch.transport);
+        let staged = staged.then(|| self.not_on_gpu(fetch));
         let came = Came { transport, seconds, instead_of, paths, staged };
         let bytes = block.len();
         let others = came.paths.senders().others().to_vec();
-        let arrived = Arrived { descriptor, crc32c, block, came, pull_guard };
+        let arrived = Arrived { descriptor, crc32c, block, gpu: None, came, pull_guard };
         let (wanted, judged) = (fetch.clone(), Arc::clone(self));
         let then = move |exchange: &Arc<Self>, outcome: Result<Arrived, Failure>| match outcome {
             Err(failure) if !others.is_empty() && failure.reason == Reason::ChecksumMismatch => {

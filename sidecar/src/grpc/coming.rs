@@ -44,6 +44,12 @@ impl ComingBytes {
         self.parts.first().map_or(0, |part| part.bytes)
     }
 
+    /// Bytes that have come, and all that will.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        let all = self.parts.iter().map(|part| part.bytes).sum();
+        (self.parts.iter().map(|part| part.came).sum(), all)
+    }
+
     /// Returns whether all bytes have come.
     pub(super) fn is_whole(&self) -> bool {
         self.missing == 0

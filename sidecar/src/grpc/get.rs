@@ -1,4 +1,4 @@
-//! Get: leased tensors as a stream of chunks, packed row-major whatever their strides.
+//! Get, and what SetRead has in common with it: leased tensors as a stream of chunks, packed row-major whatever their strides.
 //!
 //! Nothing is prepared ahead: a chunk is made when the connection has room for it. A client that goes away drops the
 //! stream, and the leases go with it; one that stays and reads nothing loses them at its deadline.
@@ -52,14 +52,20 @@ pub(super) struct Chunks {
     _under_way: UnderWay,
 }
 
-/// The chunks of a Get for a client that may stop reading: then what is leased goes back, and the stream ends in a failure.
-pub(super) struct Watched {
-    shared: Arc<Mutex<Going>>,
+/// Messages of an answer, made one by one, of tensors that are leased until this is dropped.
+pub(super) trait ChunkSource: Iterator {
+    /// Says how far it came.
+    fn progress(&self) -> String;
+}
+
+/// The chunks of an answer for a client that may stop reading: then what is leased goes back, and the stream ends in a failure.
+pub(super) struct Watched<A> {
+    shared: Arc<Mutex<Going<A>>>,
     watch: Option<AbortHandle>,
 }
 
-struct Going {
-    chunks: Option<(Chunks, Streaming)>,
+struct Going<A> {
+    chunks: Option<(A, Streaming)>,
     moved: Instant,
     bounds: Bounds,
     failure: Option<Failure>,
@@ -109,14 +115,28 @@ impl Chunks {
         among.map_or(CHUNK_BYTES_MAX, |(streams, limit)| chunk_max(streams.count(), *limit))
     }
 
-    /// Says how far it came.
-    fn progress(&self) -> String {
-        let items = self.borrowed.taken.len();
-        let Some(reading) = &self.reading else {
-            return format!("{} of {items} tensors went out", self.next);
+    /// Tensors that go out, in their order.
+    pub(super) fn taken(&self) -> &[Result<Taken, Failure>] {
+        &self.borrowed.taken
+    }
+
+    /// Tells what the bytes of a tensor mean, and how they came.
+    pub(super) fn described(&self, taken: &Taken) -> Result<v1::GetHead, Failure> {
+        let (descriptor, _) = packed(taken)?;
+        Ok(v1::GetHead {
+            moved: Some(self.moved(taken, &descriptor)),
+            descriptor: Some((&descriptor).into()),
+        })
+    }
+
+    fn moved(&self, taken: &Taken, descriptor: &Descriptor) -> v1::Moved {
+        let local = || v1::Moved {
+            transport: v1::Transport::Local.into(),
+            bytes: descriptor.layout.bytes(),
+            seconds: self.began.elapsed().as_secs_f64(),
+            ..v1::Moved::default()
         };
-        let (number, bytes) = (reading.item + 1, reading.bytes);
-        format!("{bytes} bytes of tensor {number} of {items} went out")
+        taken.moved.as_ref().map_or_else(local, |moved| moved.message.clone())
     }
 
     /// Begins the next item.
@@ -127,16 +147,8 @@ impl Chunks {
         self.next += 1;
         let begun = taken.as_ref().map_err(Clone::clone).and_then(|taken| {
             let (descriptor, packed) = packed(taken)?;
-            let local = || v1::Moved {
-                transport: v1::Transport::Local.into(),
-                bytes: descriptor.layout.bytes(),
-                seconds: self.began.elapsed().as_secs_f64(),
-                ..v1::Moved::default()
-            };
-            let head = v1::GetHead {
-                descriptor: Some((&descriptor).into()),
-                moved: Some(taken.moved.as_ref().map_or_else(local, |moved| moved.message.clone())),
-            };
+            let moved = Some(self.moved(taken, &descriptor));
+            let head = v1::GetHead { descriptor: Some((&descriptor).into()), moved };
             Ok((head, Reading { item, packed, bytes: 0, counted: taken.moved.is_none() }))
         });
         let part = match begun {
@@ -183,6 +195,17 @@ impl Iterator for Chunks {
     }
 }
 
+impl ChunkSource for Chunks {
+    fn progress(&self) -> String {
+        let items = self.borrowed.taken.len();
+        let Some(reading) = &self.reading else {
+            return format!("{} of {items} tensors went out", self.next);
+        };
+        let (number, bytes) = (reading.item + 1, reading.bytes);
+        format!("{bytes} bytes of tensor {number} of {items} went out")
+    }
+}
+
 impl Drop for Chunks {
     fn drop(&mut self) {
         if let Some(reading) = self.reading.take() {
@@ -193,10 +216,10 @@ impl Drop for Chunks {
 
 // === impl Watched ===
 
-impl Watched {
+impl<A: ChunkSource + Send + 'static> Watched<A> {
     /// The chunks of a stream whose client reads within its bounds; and what ends it, if it does not.
     pub(super) fn new(
-        chunks: Chunks,
+        chunks: A,
         held: Streaming,
         bounds: Bounds,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
@@ -228,8 +251,8 @@ impl Watched {
     }
 }
 
-impl Stream for Watched {
-    type Item = Result<v1::GetChunk, Status>;
+impl<C, A: ChunkSource<Item = Result<C, Status>>> Stream for Watched<A> {
+    type Item = A::Item;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut going = self.shared.lock();
@@ -249,7 +272,7 @@ impl Stream for Watched {
     }
 }
 
-impl Drop for Watched {
+impl<A> Drop for Watched<A> {
     fn drop(&mut self) {
         self.watch.iter().for_each(AbortHandle::abort);
     }
@@ -257,17 +280,17 @@ impl Drop for Watched {
 
 // === impl Going ===
 
-impl Going {
+impl<A: ChunkSource> Going<A> {
     /// When to look again; or what goes back, because its client has not read in time.
-    fn next_look(&mut self, now: Instant) -> Result<Instant, Option<Box<(Chunks, Streaming)>>> {
+    fn next_look(&mut self, now: Instant) -> Result<Instant, Option<Box<(A, Streaming)>>> {
         let due = self.bounds.due(self.moved);
         if now < due {
             return Ok(due);
         }
         if let Some((chunks, _)) = &self.chunks {
             let why = match self.bounds.until() {
-                Some(_) => "the deadline of this get passed, and its client takes no chunk".to_owned(),
-                None => format!("the client of this get took no chunk for {:?}", self.bounds.patience()),
+                Some(_) => "the deadline of this call passed, and its client takes no chunk".to_owned(),
+                None => format!("the client of this call took no chunk for {:?}", self.bounds.patience()),
             };
             let message = format!("{why}: {}; what it leased was given back", chunks.progress());
             self.failure = Some(Failure::new(Reason::DeadlineExceeded, message));

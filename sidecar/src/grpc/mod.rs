@@ -26,6 +26,7 @@ mod put;
 mod results;
 mod service;
 mod sessions;
+mod sets;
 mod status;
 mod watching;
 

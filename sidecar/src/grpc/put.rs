@@ -217,7 +217,7 @@ pub(super) async fn fill(
 }
 
 /// The next message of a stream; a failure once the call is cancelled, for the budget or at the end of the sidecar.
-async fn next<T>(
+pub(super) async fn next<T>(
     stream: &mut tonic::Streaming<T>,
     cancelled: &Cancelled,
     bounds: &Bounds,

@@ -15,19 +15,20 @@ use tonic::{Request, Response, Status, Streaming};
 use super::bounds::Bounds;
 use super::call::{Call, Calls, needs_session, outcome, within};
 use super::channels;
-use super::get::{Chunks, Watched};
+use super::get::{ChunkSource, Chunks, Watched};
 use super::guests::Connection;
 use super::lasting::{Begun, LastingStreams};
+use super::limits::MESSAGE_BYTES_MAX;
 use super::pipes;
 use super::put::{self, From};
 use super::results::{Results, acquire_result, done_result, reserve_result};
 use super::sessions::Sessions;
 use super::status::status;
-use super::watching;
-use crate::exchange::{Caller, Exchange, Room, Taken};
+use super::{sets, watching};
+use crate::exchange::{Borrowed, Caller, Exchange, Room, Taken};
 use crate::metrics::Metrics;
 use crate::metrics::label::Verb;
-use crate::store::{Direction, Program};
+use crate::store::{self, Direction, Program};
 
 /// The verbs over gRPC; clones are the same service.
 #[derive(Clone)]
@@ -89,6 +90,31 @@ impl Service {
         }
     }
 
+    /// Place of what was borrowed among the streams that keep bytes of the arena.
+    fn held(&self, borrowed: &Borrowed, from: &From) -> store::Streaming {
+        let held = self.exchange.store().streams().enter(Direction::Get, Arc::clone(&from.program));
+        held.keeps(borrowed.tensors());
+        held
+    }
+
+    /// Chunks of what was borrowed, for a call that began at `began`.
+    fn chunks(&self, borrowed: Borrowed, began: Instant, from: &From) -> Chunks {
+        let under_way = self.exchange.gate().enter();
+        Chunks::new(borrowed, began, Arc::clone(&self.metrics), under_way)
+            .within(self.exchange.store().streams().clone(), from.bounds.limit())
+    }
+
+    /// The same for a client that may stop reading.
+    fn watched<S: ChunkSource + Send + 'static>(
+        &self,
+        chunks: S,
+        held: store::Streaming,
+        from: From,
+    ) -> Watched<S> {
+        let (watched, watch) = Watched::new(chunks, held, from.bounds);
+        watched.by(self.exchange.threads(), watch)
+    }
+
     /// Runs one call from beginning to end: whoever drops the future before has cancelled it.
     async fn call<Q, R: Results, F: Future<Output = Result<R, Failure>>>(
         &self,
@@ -125,7 +151,8 @@ fn give_back(
 
 #[tonic::async_trait]
 impl Tensorlane for Service {
-    type GetStream = Watched;
+    type GetStream = Watched<Chunks>;
+    type SetReadStream = Watched<sets::RowChunks>;
     type WatchStream = watching::Answers;
     type ChannelWriteStream = channels::Written;
     type ChannelReadStream = channels::Messages;
@@ -198,16 +225,13 @@ impl Tensorlane for Service {
         };
         match borrowed {
             Ok(borrowed) => {
+                let ended: Vec<_> =
+                    borrowed.taken.iter().map(|t| t.as_ref().map(drop).map_err(|f| f.reason)).collect();
+                let held = self.held(&borrowed, &from);
+                let chunks = self.chunks(borrowed, began, &from);
                 // The call ends here; its bytes are still on their way.
-                let under_way = self.exchange.gate().enter();
-                call.end(borrowed.taken.iter().map(|t| t.as_ref().map(drop).map_err(|f| f.reason)));
-                let streams = exchange.store().streams();
-                let held = streams.enter(Direction::Get, Arc::clone(&from.program));
-                held.keeps(borrowed.tensors());
-                let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics), under_way)
-                    .within(streams.clone(), from.bounds.limit());
-                let (watched, watch) = Watched::new(chunks, held, from.bounds);
-                Ok(Response::new(watched.by(exchange.threads(), watch)))
+                call.end(ended);
+                Ok(Response::new(self.watched(chunks, held, from)))
             }
             Err(failure) => {
                 call.end([Err(failure.reason)]);
@@ -283,6 +307,74 @@ impl Tensorlane for Service {
         self.call(Verb::PublishSet, request, |exchange, _, request| async move {
             within(request.leaves.len())?;
             exchange.publish_set(request)
+        })
+        .await
+    }
+
+    async fn set_create(&self, request: Request<v1::SetCreateRequest>) -> Reply<v1::SetCreateResponse> {
+        self.call(Verb::SetCreate, request, |exchange, _, request| async move {
+            outcome(|done| exchange.set_create(request, done), drop).await
+        })
+        .await
+    }
+
+    async fn set_open(&self, request: Request<v1::SetOpenRequest>) -> Reply<v1::SetOpenResponse> {
+        self.call(Verb::SetOpen, request, |exchange, caller, request| async move {
+            outcome(|done| exchange.set_open(&caller, &request, done), drop).await
+        })
+        .await
+    }
+
+    async fn set_stat(&self, request: Request<v1::SetStatRequest>) -> Reply<v1::SetStatResponse> {
+        self.call(Verb::SetStat, request, |exchange, _, request| async move {
+            exchange.set_stat(&request, MESSAGE_BYTES_MAX)
+        })
+        .await
+    }
+
+    async fn set_drop(&self, request: Request<v1::SetDropRequest>) -> Reply<v1::SetDropResponse> {
+        self.call(Verb::SetDrop, request, |exchange, _, request| async move {
+            outcome(|done| exchange.set_drop(&request, done), drop).await
+        })
+        .await
+    }
+
+    async fn set_read(&self, request: Request<v1::SetReadRequest>) -> Reply<Self::SetReadStream> {
+        let began = Instant::now();
+        let call = self.begin(Verb::SetRead, &request)?;
+        let (from, request) = (from(&request), request.into_inner());
+        if request.deadline_ms > 0 {
+            from.bounds.bear_until(self.exchange.deadline(request.deadline_ms));
+        }
+        let read = sets::read(&self.exchange, call.caller(), request).await.and_then(|rows| {
+            let held = self.held(&rows.borrowed, &from);
+            Ok((rows.going_out(|borrowed| self.chunks(borrowed, began, &from))?, held))
+        });
+        match read {
+            Ok((chunks, held)) => {
+                // The call ends here; its bytes are still on their way.
+                call.end([Ok(())]);
+                Ok(Response::new(self.watched(chunks, held, from)))
+            }
+            Err(failure) => {
+                call.end([Err(failure.reason)]);
+                Err(status(&failure))
+            }
+        }
+    }
+
+    async fn set_commit(
+        &self,
+        request: Request<Streaming<v1::SetCommitChunk>>,
+    ) -> Reply<v1::SetCommitResponse> {
+        let from = from(&request);
+        let commit = |exchange, caller, stream| sets::commit(exchange, caller, from, stream);
+        self.call(Verb::SetCommit, request, commit).await
+    }
+
+    async fn set_snapshot(&self, request: Request<v1::SetSnapshotRequest>) -> Reply<v1::SetSnapshotResponse> {
+        self.call(Verb::SetSnapshot, request, |exchange, caller, request| async move {
+            outcome(|done| exchange.set_snapshot(&caller, request, done), drop).await
         })
         .await
     }

@@ -12,8 +12,8 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
-    GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PanicScope,
-    PeerCut, PeerState, QuicCall, SeatSide, SessionCut, Verb, Wait, Way,
+    GpuState, GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome,
+    PanicScope, PeerCut, PeerState, SeatSide, SessionCut, Verb, Wait, Way,
 };
 
 /// Peers of the node of which is shown by name what they have of our memory: each is a series.
@@ -66,7 +66,7 @@ pub struct Arena {
     /// Bytes taken by requests that look names up or wait for them.
     pub waiting_bytes: IntGauge,
     gpu_tensors: IntGauge,
-    gpu_bytes: IntGauge,
+    gpu_bytes: Gauges<(GpuState,)>,
 }
 
 /// Metrics of what lives, and of what ended.
@@ -93,6 +93,8 @@ pub struct Channels {
     pub messages: IntCounter,
     /// Messages that readers were told of as dropped, by the policy of their channel.
     pub dropped: Counters<(Policy,)>,
+    /// Readers that were evicted.
+    pub evicted: IntCounter,
 }
 
 /// Metrics of pipes.
@@ -154,8 +156,6 @@ pub struct Peers {
     pub lost_holders: Counters<(HolderLost,)>,
     /// QUIC connections that came up, by who dialed.
     pub quic_connections: Counters<(Dialed,)>,
-    /// Calls for small tensors on QUIC, by what became of them.
-    pub quic_calls: Counters<(QuicCall,)>,
     /// QUIC connections that went on from another address.
     pub quic_migrations: IntCounter,
     /// Bytes that may be under way on QUIC connections.
@@ -169,6 +169,7 @@ pub struct Peers {
     /// Bytes of other pods' memory that this pod maps.
     pub foreign: Gauges<(Foreign,)>,
     lent: IntGaugeVec,
+    lent_gpu: IntGauge,
     /// Outcomes of other pods' memory whose owner was gone or lost, in bytes.
     pub orphans: Counters<(OrphanEnd,)>,
 }
@@ -336,9 +337,10 @@ impl Arena {
                 "gpu_held_tensors",
                 "Tensors whose GPU memory is held. Not counted: those that are freed and still mapped.",
             )?,
-            gpu_bytes: make.gauge(
+            gpu_bytes: make.gauges(
                 "gpu_held_bytes",
-                "Bytes of GPU memory that is held, as those who put it said. Not counted: the arena's bytes.",
+                &["state"],
+                "Bytes of GPU memory that is held, as those who put it said, by whose it is: of sessions that live, of those that have ended, of peers of the node that lend it. Not counted: the arena's bytes.",
             )?,
         })
     }
@@ -359,9 +361,11 @@ impl Arena {
     }
 
     /// Sets the gauges of GPU memory, which is none of the arena's.
-    pub fn show_gpu(&self, tensors: u64, bytes: u64) {
+    pub fn show_gpu(&self, tensors: u64, states: [(GpuState, u64); 3]) {
         set(&self.gpu_tensors, tensors);
-        set(&self.gpu_bytes, bytes);
+        for (state, bytes) in states {
+            set(self.gpu_bytes.at((state,)), bytes);
+        }
     }
 }
 
@@ -445,6 +449,10 @@ impl Channels {
                 "channel_dropped_messages_total",
                 &["policy"],
                 "Messages that readers here were told of as dropped, once for each reader. Not counted: messages that a reader has not come to.",
+            )?,
+            evicted: make.counter(
+                "channel_evicted_readers_total",
+                "Readers that writers of this peer have evicted; another peer that reads is one. Not counted: readers that a policy drops messages of.",
             )?,
         })
     }
@@ -563,11 +571,6 @@ impl Peers {
                 &["dialed"],
                 "QUIC connections that came up, by who dialed. Not counted: the streams of them.",
             )?,
-            quic_calls: make.all_counters(
-                "peer_quic_calls_total",
-                &["outcome"],
-                "Calls for small tensors that were asked on QUIC: answered there, or asked again on the control connection. Not counted: those that were asked there in the first place.",
-            )?,
             quic_migrations: make.counter(
                 "peer_quic_migrations_total",
                 "QUIC connections whose other end was found at another address. Not counted: moves between two looks, half a second apart.",
@@ -600,6 +603,10 @@ impl Peers {
                 "peer_lent_bytes",
                 "Memory of this pod that a peer of the node keeps, by its name, also by connections that have ended: tensors that it maps, and segments that it does not unmap; the eight peers with most. Not counted: what peers get by other ways.",
             )?,
+            lent_gpu: make.gauge(
+                "peer_lent_gpu_bytes",
+                "GPU memory of this pod that peers of the node have leased, of all together, each allocation once for each peer. Not counted: what they keep after their connection ended.",
+            )?,
             orphans: make.all_counters(
                 "peer_orphaned_bytes_total",
                 &["end"],
@@ -616,6 +623,11 @@ impl Peers {
         for (peer, bytes) in lent.iter().take(LENT_SHOWN) {
             set(&self.lent.with_label_values(&[peer.as_str()]), *bytes);
         }
+    }
+
+    /// Shows what peers of the node have of our GPU memory, in bytes.
+    pub fn show_lent_gpu(&self, bytes: u64) {
+        set(&self.lent_gpu, bytes);
     }
 
     /// Sets the gauges to a moment: how many peers are in each state. States not named are empty.

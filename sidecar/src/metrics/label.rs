@@ -155,6 +155,8 @@ labels! {
         SetCommit = "set_commit",
         /// Mutable sets of this peer.
         SetStat = "set_stat",
+        /// Publishes what a mutable set holds.
+        SetSnapshot = "set_snapshot",
         /// Takes a mutable set away.
         SetDrop = "set_drop",
         /// Opens an entry point for pipes.
@@ -211,6 +213,16 @@ labels! {
         Held = "held",
         /// Freed, but some process may still map it.
         Retired = "retired",
+    }
+
+    /// State of GPU memory that is held.
+    GpuState {
+        /// A session's that lives.
+        Live = "live",
+        /// A session's that has ended: the sidecar alone keeps it.
+        Orphaned = "orphaned",
+        /// Another peer's of the node, which has lent it.
+        Borrowed = "borrowed",
     }
 
     /// Kind of tensor, by its owner.
@@ -451,14 +463,6 @@ labels! {
         There = "there",
     }
 
-    /// Outcome of a call that was asked on QUIC.
-    QuicCall {
-        /// Answered there.
-        Answered = "answered",
-        /// The stream ended, and it was asked again on the control connection.
-        Again = "again",
-    }
-
     /// Event of memory of other pods of the node, or of a peer there.
     NodeEvent {
         /// A peer was met at the node's socket.
@@ -664,7 +668,6 @@ impl Label for Cause {
 impl Label for Why {
     const ALL: &'static [Self] = &[
         Why::NoCommonVersion,
-        Why::NotInThisRelease,
         Why::NotOffered,
         Why::Policy,
         Why::OtherNode,
@@ -673,7 +676,8 @@ impl Label for Why {
         Why::Cooldown,
         Why::LentFull,
         Why::SegmentRefused,
-        Why::NoGpu,
+        Why::OtherGpu,
+        Why::NoGpuProcess,
         Why::NotSupported,
         Why::NoAddress,
         Why::NotZeroCopy,

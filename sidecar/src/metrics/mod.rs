@@ -22,7 +22,7 @@ use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
 pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Threads};
 use label::FrameFault;
-pub use sets::FileSets;
+pub use sets::{SetCounts, SetTotals};
 pub use staging::Staging;
 pub use tables::TableGauges;
 
@@ -46,7 +46,7 @@ pub struct Metrics {
     /// Pipes.
     pub pipes: Pipes,
     /// Sets on files.
-    pub sets: FileSets,
+    pub sets: SetCounts,
     /// Copies out of GPU memory.
     pub staging: Staging,
     /// Tables beside the arena.
@@ -78,7 +78,7 @@ impl Metrics {
             sessions: Sessions::new(&make)?,
             channels: Channels::new(&make)?,
             pipes: Pipes::new(&make)?,
-            sets: FileSets::new(&make)?,
+            sets: SetCounts::new(&make)?,
             staging: Staging::new(&make)?,
             tables: TableGauges::new(&make)?,
             peers: Peers::new(&make)?,

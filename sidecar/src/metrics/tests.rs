@@ -28,7 +28,12 @@ const MODULES: [&str; 15] = [
     "sidecar",
     "transfer",
 ];
-const UNITS: [&str; 33] = [
+const UNITS: [&str; 38] = [
+    "sets",
+    "commits",
+    "snapshots",
+    "read",
+    "written",
     "calls",
     "channels",
     "readers",
@@ -86,7 +91,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 79);
+    assert_eq!(families.len(), 86);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -114,6 +119,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<Cause>(&mut words);
     of::<Policy>(&mut words);
     of::<ArenaState>(&mut words);
+    of::<GpuState>(&mut words);
     of::<Kind>(&mut words);
     of::<Wait>(&mut words);
     of::<TableKind>(&mut words);
@@ -130,7 +136,6 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<Way>(&mut words);
     of::<Dialed>(&mut words);
     of::<SeatSide>(&mut words);
-    of::<QuicCall>(&mut words);
     of::<FallBack>(&mut words);
     of::<HolderLost>(&mut words);
     of::<NodeEvent>(&mut words);

@@ -14,8 +14,8 @@ use tensorlane_proto::{
 };
 
 use super::{
-    HolderLost, LanesConfig, NodeConfig, PartialTensor, Paths, PullGuard, RelayToken, Resolver, SmallAnswer,
-    Source, TellAttached,
+    BorrowedMemory, GpuId, HolderLost, LanesConfig, NodeConfig, PartialTensor, Paths, PullGuard, RelayToken,
+    Resolver, ServedOnGpu, SmallAnswer, Source, TellAttached,
 };
 use crate::cancel::Cancel;
 use crate::output_budget::OutputBudget;
@@ -136,6 +136,8 @@ pub trait Known: Send + Sync {
     /// Asks the source of the table again, because something is missing in it. Limits its own rate, may take a moment
     /// and may fail silently: the table is then what it was. Never called on a reader thread of a connection in use.
     fn refresh(&self);
+    /// Reason for which others refuse us, as the table lists us, with what to do. None where nothing is known of that.
+    fn own_lack(&self) -> Option<String>;
 }
 
 /// A peer in one of its lives.
@@ -271,6 +273,14 @@ pub trait Serve: Send + Sync {
     /// # Errors
     /// The refusal that the asker is told.
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure>;
+    /// Leases a tensor that lies in the memory of one of these GPUs for a peer of this node, which then maps it there. None where
+    /// it lies elsewhere: then [`Serve::map`] has it. Every success is followed by one [`Serve::done`], as for a map.
+    ///
+    /// # Errors
+    /// The refusal that the asker is told.
+    fn map_on_gpu(&self, _from: &PeerKey, _id: u64, _gpus: &[GpuId]) -> Result<Option<ServedOnGpu>, Failure> {
+        Ok(None)
+    }
     /// Ends one lease of `open` or `map`. May come after the grace has ended it already; it is nothing then.
     fn done(&self, from: &PeerKey, id: u64);
     /// Gives what is here of another peer's tensor. A lease that it says is ended by one [`Serve::done`].
@@ -422,6 +432,8 @@ pub struct MapOrder {
     pub owner: Option<PeerKey>,
     /// Number of bytes that it has as it lies.
     pub bytes: u64,
+    /// GPUs that both reach, if it may come as memory of one of them.
+    pub gpus: Vec<GpuId>,
     /// Time at which to give up.
     pub deadline: Instant,
 }
@@ -429,8 +441,11 @@ pub struct MapOrder {
 /// A tensor that is mapped.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Bytes, in the memory of the peer that was asked. Gives the lease there back when its last handle is dropped.
+    /// Bytes, in the memory of the peer that was asked. Gives the lease there back when its last handle is dropped. Nothing of a tensor
+    /// in GPU memory.
     pub block: Block,
+    /// The GPU memory that it lies in, for clients to map.
+    pub gpu: Option<BorrowedMemory>,
     /// Meaning of the bytes as they lie, as the owner says.
     pub descriptor: Descriptor,
     /// CRC-32C of the bytes, if the owner has one.

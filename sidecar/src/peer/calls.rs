@@ -12,6 +12,7 @@ use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 
 use super::api::{LostHolder, MapFailed, Mapped, PeerKey, PullFailed, Pulled};
 use super::channels::AttachDone;
+use super::gpus::{BorrowedMemory, GpuId};
 use super::lost;
 use super::partial::{PartialTensor, RelayToken};
 use super::paths::{FallBack, Paths, Travelled};
@@ -30,7 +31,7 @@ pub type PullDone = Box<dyn FnOnce(Result<Pulled, PullFailed>) + Send>;
 /// Takes the outcome of a map. Runs on a reader thread: must not block.
 pub type MapDone = Box<dyn FnOnce(Result<Mapped, MapFailed>) + Send>;
 /// Takes the outcome of a pull of small tensors. Runs on a reader thread: must not block.
-pub type SmallDone = Box<dyn FnOnce(Result<CameSmall, Failure>) + Send>;
+pub type SmallDone = Box<dyn FnOnce(Result<Vec<PulledSmall>, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
 pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 
@@ -131,6 +132,10 @@ pub(super) struct MapCall {
     /// Owner of the tensor, if it is a copy.
     pub(super) owner: Option<PeerKey>,
     pub(super) bytes: u64,
+    /// GPUs that both reach, if it may come as memory of one of them.
+    pub(super) gpus: Vec<GpuId>,
+    /// Length of its allocation, where it does.
+    pub(super) allocation: u64,
     /// Set if it was asked for at the node's socket, and is answered there or not at all.
     pub(super) at_node: bool,
     /// The head came on the present connection.
@@ -143,17 +148,7 @@ pub(super) struct MapCall {
 /// Small tensors that were asked for together.
 pub(super) struct SmallCall {
     pub(super) asked: v1::PullMany,
-    /// The stream of QUIC on which that was; none: the control connection.
-    pub(super) on_quic: Option<u64>,
     pub(super) done: Option<SmallDone>,
-}
-
-/// Small tensors that came together.
-pub struct CameSmall {
-    /// Each with its outcome, in the order in which they were asked for.
-    pub tensors: Vec<PulledSmall>,
-    /// Way to ask: on the control connection, or on QUIC.
-    pub way: Way,
 }
 
 /// Kind of the question.
@@ -248,7 +243,9 @@ impl Call {
             Kind::Map(map) => {
                 let way = v1::Way::from(Way::Shm).into();
                 let owner = map.owner.as_ref().map(relay::life);
-                let message = v1::Pull { id: map.id, bytes: map.bytes, way, owner, ..v1::Pull::default() };
+                let cuda_uuids = map.gpus.iter().map(|uuid| uuid.to_vec().into()).collect();
+                let asked = v1::Pull { id: map.id, bytes: map.bytes, way, owner, ..v1::Pull::default() };
+                let message = v1::Pull { cuda_uuids, ..asked };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Small(small) => frame::encode(PeerKind::PullMany.into(), 0, self.number, &small.asked),
@@ -336,14 +333,6 @@ impl Call {
             if version < AHEAD_SINCE {
                 pull.ahead = ReceivedRanges::default();
             }
-        }
-    }
-
-    /// The stream of QUIC that it was asked on.
-    pub(super) fn on_quic(&self) -> Option<u64> {
-        match &self.kind {
-            Kind::Small(small) => small.on_quic,
-            _ => None,
         }
     }
 
@@ -496,13 +485,13 @@ impl Call {
         }
     }
 
-    /// The bytes are mapped.
-    pub(super) fn mapped(self, block: Block) -> Option<Finish> {
+    /// The bytes are mapped, or can be where they lie in GPU memory.
+    pub(super) fn mapped(self, block: Block, gpu: Option<BorrowedMemory>) -> Option<Finish> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let Kind::Map(map) = self.kind else { return None };
         let MapCall { head: Some(head), done: Some(done), .. } = *map else { return None };
         let Head { descriptor, crc32c, staged } = head;
-        Some(Box::new(move || done(Ok(Mapped { block, descriptor, crc32c, seconds, staged }))))
+        Some(Box::new(move || done(Ok(Mapped { block, gpu, descriptor, crc32c, seconds, staged }))))
     }
 
     /// Ends the map with the reason for which it cannot be had.

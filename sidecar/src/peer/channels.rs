@@ -15,16 +15,21 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tensorlane_memory::View;
 use tensorlane_proto::frame::{
-    self, CHANNEL_PIECE_MAX, FrameError, Header, PEER_CHANNELS_MAX, PEER_CHANNELS_SINCE, PeerKind, REPLY,
+    self, CHANNEL_PIECE_MAX, EVICTIONS_SINCE, FrameError, Header, PEER_CHANNELS_MAX, PEER_CHANNELS_SINCE,
+    PeerKind, REPLY,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, PeerName, Reason};
 
 use super::calls::Kind;
 use super::link::{Ended, Link};
+use super::outbox::Pieces;
+use super::parse::{Body, decode};
 use super::peers::{CallHandle, Peers};
-use super::receive::decode;
 use super::serving::{enter_inquiry, failed, take_inquiry};
 use super::shared::Shared;
 
@@ -66,6 +71,13 @@ pub struct ChannelLine {
     shared: Weak<Shared>,
     link: Weak<Link>,
     call: u64,
+}
+
+/// Messages of an attachment on their way out, with the buffers that they are put together in.
+pub struct OutgoingMessages {
+    line: ChannelLine,
+    /// None where the connection has ended.
+    pieces: Option<Pieces>,
 }
 
 /// A channel of a peer that we are attached to: no message comes before the first credit. Dropped before anybody listens, it is left.
@@ -199,14 +211,10 @@ impl ChannelLine {
         }
     }
 
-    /// Sends a message or a piece of one; waits while much waits on the connection. Returns whether the connection goes on.
-    pub fn send(&self, message: &v1::PeerChannelMessage) -> bool {
-        let Some(link) = self.link.upgrade() else { return false };
-        if !link.outbox.wait_for_room(BACKLOG) {
-            return false;
-        }
-        link.submit(frame::encode(PeerKind::ChannelMessage.into(), 0, self.call, message));
-        true
+    /// Begins to send messages.
+    pub fn messages(&self) -> OutgoingMessages {
+        let pieces = self.link.upgrade().map(|link| link.outbox.pieces());
+        OutgoingMessages { line: self.clone(), pieces }
     }
 
     /// Ends the attachment to a channel of another peer: its readers leave.
@@ -221,13 +229,46 @@ impl ChannelLine {
     /// Ends the attachment of a peer to a channel of ours.
     pub fn finish(&self, end: &v1::PeerChannelEnd) {
         if let Some(link) = self.link.upgrade() {
-            link.submit(frame::encode(PeerKind::ChannelEnd.into(), 0, self.call, end));
+            let unknown = end.outcome() == v1::PeerChannelOutcome::Evicted && link.version < EVICTIONS_SINCE;
+            let outcome = if unknown { v1::PeerChannelOutcome::Lost.into() } else { end.outcome };
+            let end = v1::PeerChannelEnd { outcome, ..*end };
+            link.submit(frame::encode(PeerKind::ChannelEnd.into(), 0, self.call, &end));
         }
     }
 
     /// Starts a thread of the attachment, which ends with it. Returns whether there is one.
     pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         self.shared.upgrade().is_some_and(|shared| shared.spawn(name, work))
+    }
+}
+
+// === impl OutgoingMessages ===
+
+impl OutgoingMessages {
+    /// Sends a message, or a piece of one, with these bytes; waits while much waits on the connection. Returns whether the connection
+    /// goes on.
+    pub fn send(&self, message: &v1::PeerChannelMessage, data: &View) -> bool {
+        let (Some(pieces), Some(link)) = (&self.pieces, self.line.link.upgrade()) else { return false };
+        link.gone_on(pieces.send(BACKLOG, |frame| encode_piece(frame, self.line.call, message, data)))
+    }
+}
+
+/// Appends the frame of a message without its bytes, and these as its last field: from the ring to where they are sealed from.
+fn encode_piece(frame: &mut Vec<u8>, call: u64, message: &v1::PeerChannelMessage, data: &View) {
+    const DATA: u32 = 6;
+    let field = match data.len() {
+        0 => 0,
+        bytes => key_len(DATA) + encoded_len_varint(bytes as u64) + bytes,
+    };
+    // Bounded by the most bytes of a piece and of a layout.
+    let length = (message.encoded_len() + field) as u32;
+    let header = Header { length, kind: PeerKind::ChannelMessage.into(), flags: 0, call };
+    frame.extend_from_slice(&header.encode());
+    message.encode_raw(frame);
+    if !data.is_empty() {
+        encode_key(DATA, WireType::LengthDelimited, frame);
+        encode_varint(data.len() as u64, frame);
+        data.append_to(frame);
     }
 }
 
@@ -373,12 +414,7 @@ fn serve(
 }
 
 /// A frame of an attachment that there is, or was.
-pub(super) fn frame(
-    link: &Arc<Link>,
-    kind: PeerKind,
-    header: Header,
-    body: super::parse::Body<'_>,
-) -> Result<(), Ended> {
+pub(super) fn frame(link: &Arc<Link>, kind: PeerKind, header: Header, body: Body<'_>) -> Result<(), Ended> {
     let wrong = |_: Misuse| Ended::from(FrameError::Malformed(header.kind));
     if link.version < PEER_CHANNELS_SINCE || header.call == 0 || header.flags != 0 {
         return Err(FrameError::OutOfPlace(header.kind).into());
@@ -387,8 +423,7 @@ pub(super) fn frame(
     match kind {
         PeerKind::ChannelMessage => {
             let body: Bytes = body.into();
-            let message: v1::PeerChannelMessage =
-                prost::Message::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+            let message: v1::PeerChannelMessage = decode(header, body)?;
             if message.data.len() > CHANNEL_PIECE_MAX {
                 return Err(FrameError::Malformed(header.kind).into());
             }
@@ -401,12 +436,12 @@ pub(super) fn frame(
             sink.message(&message).map_err(wrong)
         }
         PeerKind::ChannelCredit => {
-            let credit: v1::PeerChannelCredit = decode(header, &body)?;
+            let credit: v1::PeerChannelCredit = decode(header, &body[..])?;
             let source = link.channels.0.lock().sources.get(&call).cloned();
             source.map_or(Ok(()), |source| source.credit(&credit).map_err(wrong))
         }
         _ => {
-            let end: v1::PeerChannelEnd = decode(header, &body)?;
+            let end: v1::PeerChannelEnd = decode(header, &body[..])?;
             let outcome = v1::PeerChannelOutcome::try_from(end.outcome).map_err(|_| wrong(Misuse))?;
             ended(link, call, outcome, end);
             Ok(())

@@ -77,7 +77,11 @@ impl Claim {
         wanted: Option<&PeerName>,
     ) -> Result<PeerName, Refused> {
         let found = self.names.iter().find(|name| name.as_str() == said);
-        let name = found.ok_or_else(|| Refused::WrongName(shown(said)))?;
+        let name = found.ok_or_else(|| Refused::WrongName {
+            here: shared.me.peer.clone(),
+            said: shown(said),
+            listed: self.names.iter().map(PeerName::as_str).collect::<Vec<_>>().join(" and "),
+        })?;
         if self.names.len() > 1 {
             shared.proven.remember(self.fingerprint, name.clone(), &*shared.known);
         }

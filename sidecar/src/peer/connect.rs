@@ -26,6 +26,8 @@ use crate::seldom::Seldom;
 const PORTS_TRIED: usize = 32;
 /// Lines of connections that could not be accepted: out of descriptors, each try fails.
 static ACCEPT_FAILED: Seldom = Seldom::new();
+/// Lines of peers that are refused for what is set: each tries again and again.
+static LASTING_REFUSED: Seldom = Seldom::new();
 /// Time in which a peer for which there is no seat hears so, and the most bytes that it may have sent before.
 const TELLING: Duration = Duration::from_secs(1);
 const UNHEARD_MAX: usize = 64 << 10;
@@ -56,12 +58,44 @@ pub(super) enum Refused {
         /// Peer that answered.
         found: PeerName,
     },
-    /// Peer of another exchange, as it says.
-    #[error("it belongs to the exchange {0:?}")]
-    WrongExchange(String),
-    /// Peer that calls itself by another name than its key's.
-    #[error("it calls itself {0:?}, which is not the name of its key")]
-    WrongName(String),
+    /// Peer of another exchange, as it says. Both ends read this, so both are named.
+    #[error(
+        "peer {here} is of the exchange {exchange:?}, and peer {there} of {theirs:?}: set `exchange` alike on both"
+    )]
+    WrongExchange {
+        /// Name of this peer.
+        here: PeerName,
+        /// Exchange of this peer.
+        exchange: String,
+        /// Name of the other one, as it says.
+        there: String,
+        /// Exchange of the other one, as it says.
+        theirs: String,
+    },
+    /// Peer that calls itself by another name than its key's. Both ends read this, so both are named.
+    #[error(
+        "the peer that calls itself {said:?} has the key that {here} lists for {listed}: let `peer` there and the name in the \
+         list be the same"
+    )]
+    WrongName {
+        /// Name of this peer.
+        here: PeerName,
+        /// Name that the other one says.
+        said: String,
+        /// Names that the table has for its key.
+        listed: String,
+    },
+    /// Peer that ended the connection in place of an answer to our Hello.
+    #[error(
+        "it ended the connection without an answer, as a peer does that does not list our key {key}{}",
+        lack.as_ref().map(|lack| format!("; {lack}")).unwrap_or_default()
+    )]
+    Unanswered {
+        /// Key that we have shown.
+        key: Fingerprint,
+        /// Reason that our own table has for that, with what to do.
+        lack: Option<String>,
+    },
     /// Peer that speaks no version that we do.
     #[error("it speaks version {0} of the protocol, which is not known here")]
     Version(u32),
@@ -130,8 +164,16 @@ impl Refused {
         }
     }
 
+    /// Returns whether somebody has to change settings before the two can connect.
+    fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownKey(_) | Self::WrongExchange { .. } | Self::WrongName { .. } | Self::Version(_)
+        )
+    }
+
     /// Returns whether the other end closed or reset the connection: it may have been reached at another address.
-    fn is_given_up(&self) -> bool {
+    pub(super) fn is_given_up(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         match self {
             Self::Handshake(HandshakeError::Closed) => true,
@@ -149,14 +191,14 @@ impl Refused {
             Self::Handshake(error) => error.label(),
             Self::UnknownKey(_) => "unknown_key",
             Self::NoKey => "malformed_certificate",
-            Self::WrongPeer { .. } | Self::WrongName(_) | Self::OwnKey => "other_peer",
-            Self::WrongExchange(_) => "other_exchange",
+            Self::WrongPeer { .. } | Self::WrongName { .. } | Self::OwnKey => "other_peer",
+            Self::WrongExchange { .. } => "other_exchange",
             Self::Version(_) => "version",
             Self::Frame(_) => "frame",
             Self::TimedOut { .. } => "timeout",
             Self::Socket(error) if handshake::timed_out(error) => "timeout",
             Self::Quic(quinn::ConnectionError::TimedOut) => "timeout",
-            Self::Record(_) | Self::Quic(_) => "tls",
+            Self::Record(_) | Self::Quic(_) | Self::Unanswered { .. } => "tls",
             Self::Lane(_) => "lane",
             Self::NoSeat(_) => "too_many",
             Self::ByPeer(_) | Self::Socket(_) | Self::Unresolved(_) | Self::Double | Self::Late => {
@@ -215,9 +257,21 @@ fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
             if !refused.is_given_up() {
                 on_thread.count_refusal(&refused);
             }
-            debug!(%from, %refused, "connection refused");
+            tell_refusal(&on_thread, from, &refused);
         }
     });
+}
+
+/// Says why a connection that came in was refused: aloud where somebody has to change settings.
+fn tell_refusal(shared: &Shared, from: SocketAddr, refused: &Refused) {
+    let now = Instant::now();
+    if let Refused::UnknownKey(key) = refused {
+        shared.refused_keys.note(from.ip(), *key, now);
+    }
+    match refused.is_lasting().then(|| LASTING_REFUSED.times(now)).flatten() {
+        Some(times) => warn!(%from, %refused, times, "a peer was refused, and is until settings are changed"),
+        None => debug!(%from, %refused, "connection refused"),
+    }
 }
 
 /// Runs a connection that came in, until it ends.

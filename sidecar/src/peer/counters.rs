@@ -51,8 +51,6 @@ pub struct Counters {
     pub quic_opened: Labelled,
     /// QUIC connections whose other end was found at another address than before.
     pub quic_migrations: AtomicU64,
-    /// Calls of ours that were asked on QUIC: `answered` there, or asked `again` on the control connection.
-    pub quic_calls: Labelled,
     /// Pulls that were asked for, by way: `stream`, `lanes`, `quic`, `shm`.
     pub pulls: Labelled,
     /// Peers of this node that were met at its socket, by who called: `us`, `them`.

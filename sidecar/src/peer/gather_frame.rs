@@ -1,7 +1,6 @@
 //! A frame of which parts are still where they lie: it is put together in the records that it is sealed into, so that the bytes
 //! of tensors are not copied on the way there.
 
-use bytes::Bytes;
 use tensorlane_memory::Chunk;
 
 /// Bytes of its own, with pieces of tensors between them.
@@ -45,20 +44,6 @@ impl GatherFrame {
         with_pieces.chain([&self.own[last..]])
     }
 
-    /// All parts, in order, to be lent: the blocks of the pieces are kept until they have been sent.
-    pub(super) fn into_chunks(self) -> Vec<Bytes> {
-        let own = Bytes::from(self.own);
-        let mut from = 0;
-        let mut chunks = Vec::with_capacity(2 * self.pieces.len() + 1);
-        for (at, chunk) in self.pieces {
-            chunks.extend([own.slice(from..at), Bytes::from_owner(chunk)]);
-            from = at;
-        }
-        chunks.push(own.slice(from..));
-        chunks.retain(|chunk| !chunk.is_empty());
-        chunks
-    }
-
     /// The frame in one piece, for one that waits: it keeps no block.
     pub(super) fn together(self) -> Vec<u8> {
         if self.pieces.is_empty() {
@@ -89,11 +74,6 @@ mod tests {
         let bytes = block.chunk(0..4096).unwrap();
         let all = [&bytes[..2], b"head", &bytes[7..9], bytes, b"tail"].concat();
         assert_eq!((frame.len(), frame.parts().collect::<Vec<_>>().concat()), (all.len(), all.clone()));
-        let mut same = GatherFrame::default();
-        same.piece(piece(0, 2));
-        same.own().extend_from_slice(b"head");
-        same.piece(piece(7, 9));
-        assert_eq!(same.into_chunks(), [&bytes[..2], b"head", &bytes[7..9]], "none is empty");
         assert_eq!(frame.together(), all);
         drop(block);
         arena.stop();

@@ -24,7 +24,7 @@ use super::exporter::Exported;
 use super::handshake::{self, HandshakeError, Secured};
 use super::link::{self, Ended, Link, LinkParts};
 use super::outbox::Outbox;
-use super::parse::{Body, Flow, FrameParser, Sink};
+use super::parse::{Body, Flow, FrameParser, Sink, decode};
 use super::record::{RecordError, Sealer};
 use super::record_reader::{Drained, RecordReader};
 use super::remote::Peer;
@@ -103,9 +103,8 @@ pub(super) fn arrived(
             return Err(refused);
         }
     };
-    talk.say(PeerKind::Hello, 0, &ours, until)?;
     let agreed = Agreement { told: told(&ours), key, meets, apart };
-    let up = talk.up(shared, place, hello, incarnation, agreed, false)?;
+    let up = talk.up(shared, place, hello, incarnation, agreed, ConnectionSide::Accepted(&ours))?;
     drop(seat);
     up.run(shared);
     Ok(())
@@ -126,8 +125,13 @@ pub(super) fn dialed(
     // Until the connection is up; before the other end hears a Hello for which there is no place.
     let _seat = shared.seat(&peer, needed)?;
     let ours = v1::PeerHello { needed, ..hello_of(shared) };
-    talk.say(PeerKind::Hello, 0, &ours, until)?;
-    let FirstFrame::Hello(hello) = talk.hear(until)? else {
+    let heard = talk.say(PeerKind::Hello, 0, &ours, until).and_then(|()| talk.hear(until));
+    // Whether its end or the reset of what we said comes first is chance.
+    let heard = heard.map_err(|refused| match refused.is_given_up() {
+        true => Refused::Unanswered { key: talk.ours, lack: shared.known.own_lack() },
+        false => refused,
+    });
+    let FirstFrame::Hello(hello) = heard? else {
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
     let (_, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
@@ -138,7 +142,7 @@ pub(super) fn dialed(
     let meets = socket_key.zip(neighbour);
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
     let agreed = Agreement { told: told(&ours), key, meets, apart };
-    talk.up(shared, Place::of(&peer), *hello, incarnation, agreed, true)
+    talk.up(shared, Place::of(&peer), *hello, incarnation, agreed, ConnectionSide::Dialed)
 }
 
 /// The sidecar at its node and the other's socket there, if both have told of one and may be on one node; and what speaks against
@@ -202,6 +206,15 @@ struct Agreement {
     meets: Option<Meets>,
     /// Reason for which they are not, where both have told of a socket.
     apart: Option<Apart>,
+}
+
+/// Side of a connection that comes up.
+#[derive(Clone, Copy)]
+enum ConnectionSide<'a> {
+    /// Connection that was dialed; both Hellos have been said.
+    Dialed,
+    /// Connection that came in; our Hello is the first frame on it.
+    Accepted(&'a v1::PeerHello),
 }
 
 /// The socket that a Hello of ours tells of.
@@ -343,7 +356,7 @@ impl PendingConnection {
     /// Tells it why it is not let in.
     fn refuse(&mut self, refused: &Refused, until: Instant) {
         let reason = match refused {
-            Refused::WrongExchange(_) => Reason::WrongExchange,
+            Refused::WrongExchange { .. } => Reason::WrongExchange,
             Refused::Version(_) => Reason::Unsupported,
             Refused::Double | Refused::Late => DOUBLE,
             _ => Reason::InvalidArgument,
@@ -356,7 +369,7 @@ impl PendingConnection {
         let _ = self.say(PeerKind::Hello, REPLY | FAILED, &v1::Failure::from(&failure), until);
     }
 
-    /// Gives the connection the place of the peer's.
+    /// Gives the connection the place of the peer's, and says our Hello where that has not been said. Waits for nobody.
     fn up(
         self,
         shared: &Arc<Shared>,
@@ -364,7 +377,7 @@ impl PendingConnection {
         hello: v1::PeerHello,
         incarnation: Incarnation,
         Agreement { told, key, meets, apart }: Agreement,
-        dialed: bool,
+        side: ConnectionSide<'_>,
     ) -> Result<EstablishedConnection, Refused> {
         let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
         parser.trust();
@@ -396,7 +409,7 @@ impl PendingConnection {
                 incarnation,
                 version,
                 offer,
-                dialed,
+                dialed: matches!(side, ConnectionSide::Dialed),
                 fingerprint: claim.fingerprint,
                 ours,
                 told,
@@ -407,6 +420,11 @@ impl PendingConnection {
                 socket,
             })
         });
+        if let ConnectionSide::Accepted(ours) = side {
+            // Never waits, for the place is locked: what a slow reader does not take is left to the writer of the connection.
+            let hello = frame::encode(PeerKind::Hello.into(), 0, 0, ours);
+            link.outbox.submit(hello).map_err(io::Error::other)?;
+        }
         // From here on it is ended as a connection that is up.
         drop(guard);
         shared.adopt(&link, handover)?;
@@ -460,7 +478,12 @@ fn check(
         return Err(Refused::Version(hello.version));
     }
     if hello.exchange != shared.me.exchange.as_str() {
-        return Err(Refused::WrongExchange(shown(&hello.exchange)));
+        return Err(Refused::WrongExchange {
+            here: shared.me.peer.clone(),
+            exchange: shared.me.exchange.to_string(),
+            there: shown(&hello.peer),
+            theirs: shown(&hello.exchange),
+        });
     }
     let name = claim.settle(&hello.peer, shared, wanted)?;
     let incarnation = hello.incarnation.parse().map_err(|_| FrameError::Malformed(PeerKind::Hello.into()))?;
@@ -477,19 +500,14 @@ impl Sink for FirstSink {
         if header.is_last() || header.call != 0 {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
-        let malformed = |_| Refused::from(FrameError::Malformed(header.kind));
         self.0 = Some(match kind {
             PeerKind::Hello if header.is_failed() => {
-                let failure = v1::Failure::decode(&body[..]).map_err(malformed)?;
+                let failure: v1::Failure = decode(header, &body[..])?;
                 return Err(Refused::ByPeer(wire::failure(failure)));
             }
-            PeerKind::Hello => {
-                FirstFrame::Hello(Box::new(v1::PeerHello::decode(&body[..]).map_err(malformed)?))
-            }
+            PeerKind::Hello => FirstFrame::Hello(Box::new(decode(header, &body[..])?)),
             PeerKind::LaneHello if header.flags == REPLY => FirstFrame::LaneReply,
-            PeerKind::LaneHello if header.flags == 0 => {
-                FirstFrame::Lane(v1::LaneHello::decode(&body[..]).map_err(malformed)?)
-            }
+            PeerKind::LaneHello if header.flags == 0 => FirstFrame::Lane(decode(header, &body[..])?),
             _ => return Err(FrameError::OutOfPlace(header.kind).into()),
         });
         Ok(Flow::Stop)

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_proto::frame::{
-    self, FrameError, PEER_CHANNELS_SINCE, PEER_PIPES_SINCE, PeerKind, QUESTIONS_SINCE, SET_CALLS_SINCE,
+    self, FrameError, PEER_CHANNELS_SINCE, PEER_PIPES_SINCE, PEER_SET_SNAPSHOTS_SINCE, PeerKind,
+    QUESTIONS_SINCE, SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
@@ -32,7 +33,6 @@ use super::seats::{self, Sitter};
 use super::send_error::SendError;
 use super::shared::Shared;
 use super::slowest;
-use super::transport::lanes::Lanes;
 use super::transport::shm::{AT_NODE_SINCE, Apart, SocketName};
 use super::transport::{Way, Ways};
 use crate::metrics::label::PanicScope;
@@ -265,6 +265,13 @@ impl Link {
         self.submitted(self.outbox.submit_gathered(frame));
     }
 
+    /// Takes the outcome of a frame that its sender gave to the outbox. Returns whether the connection goes on.
+    pub(super) fn gone_on(&self, sent: Result<bool, SendError>) -> bool {
+        let goes_on = matches!(sent, Ok(true));
+        self.submitted(sent.map(|_| ()));
+        goes_on
+    }
+
     fn submitted(&self, sent: Result<(), SendError>) {
         match sent {
             Ok(()) | Err(SendError::Closed) => {}
@@ -279,11 +286,6 @@ impl Link {
         if !taken && self.peer.state.lock().leaves_node(call, self.id) {
             self.submit(frame);
         }
-    }
-
-    /// Returns whether it ends, or has.
-    pub(super) fn is_ending(&self) -> bool {
-        self.ended.lock().is_some()
     }
 
     /// Ends the connection at once.
@@ -444,6 +446,10 @@ impl Carrier for Link {
         self.version >= SET_CALLS_SINCE
     }
 
+    fn takes_set_snapshots(&self) -> bool {
+        self.version >= PEER_SET_SNAPSHOTS_SINCE
+    }
+
     fn has_pipes(&self) -> bool {
         self.version >= PEER_PIPES_SINCE
     }
@@ -451,13 +457,6 @@ impl Carrier for Link {
     fn want_no_more(&self, way: Way, call: u64) {
         if let Some(lanes) = self.ways.lanes_of(way) {
             lanes.want_no_more(call);
-        }
-    }
-
-    fn ask_on_quic(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>> {
-        match self.ways.quic().and_then(Lanes::quic_connection) {
-            Some(quic) if self.peer.goodput.lock().takes_quic() => quic.ask(call, frame, deadline),
-            _ => Err(frame),
         }
     }
 

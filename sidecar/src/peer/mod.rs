@@ -32,6 +32,7 @@ mod floor;
 mod full;
 mod gather_frame;
 mod give_way;
+mod gpus;
 mod handshake;
 mod hello;
 mod lending;
@@ -52,6 +53,7 @@ mod received;
 mod record;
 mod record_reader;
 mod record_writer;
+mod refused_keys;
 mod relay;
 mod remote;
 mod resolve;
@@ -75,10 +77,13 @@ pub use api::{
     PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, RelayRequest, RelaySource,
     Serve, Served, Sought, TellFound,
 };
-pub use calls::{CameSmall, InquireDone, MapDone, PullDone, RedeemDone, SetDone, SmallDone, WatchDone};
-pub use channels::{AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, TellAttached};
+pub use calls::{InquireDone, MapDone, PullDone, RedeemDone, SetDone, SmallDone, WatchDone};
+pub use channels::{
+    AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, OutgoingMessages, TellAttached,
+};
 pub use counters::Counters;
 pub(crate) use give_way::give_way;
+pub use gpus::{BorrowedMemory, GpuId, LentMemory, ReachableGpu, ServedOnGpu};
 pub use lost::{HolderLost, asks_on};
 pub use partial::{PartialTensor, RelayToken};
 pub use paths::{FallBack, Path, Paths, Senders};

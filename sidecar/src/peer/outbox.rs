@@ -7,14 +7,17 @@
 //! tries that lock: nobody but the writer can be stopped by a slow peer, a reader thread least of all.
 //!
 //! Memory a connection: [`QUANTUM`] of plaintext as sealed records, [`BACKLOG_MAX`] of frames that wait (beyond it the
-//! connection is closed, and earlier where the budget of the process is spent; answers to small pulls are not even made above [`BACKLOG_LATE`]), and the socket's buffer.
+//! connection is closed, and earlier where the budget of the process is spent; answers to small pulls are not even made above [`BACKLOG_LATE`]), [`SPARE_MAX`]
+//! buffers of a piece while channels are sent, and the socket's buffer.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tensorlane_proto::frame::CHANNEL_PIECE_MAX;
 
 use super::gather_frame::GatherFrame;
 use super::record::Sealer;
@@ -30,6 +33,8 @@ const QUANTUM: usize = 256 << 10;
 pub(super) const BACKLOG_LATE: usize = 4 << 20;
 /// Bytes of waiting frames above which the peer is held to be stuck, and the connection closed.
 const BACKLOG_MAX: usize = 64 << 20;
+/// Most buffers that are kept for frames of channels: one is filled while another one is sealed.
+const SPARE_MAX: usize = 2;
 /// Time that the other side may take to close after our Goodbye.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -52,6 +57,9 @@ struct Inbox {
     frame_bytes: usize,
     /// Bytes of frames that were taken out and are not on their way.
     sending: usize,
+    /// Streams of pieces that are being sent, and buffers of theirs that are sealed.
+    streams: usize,
+    spare: Vec<Vec<u8>>,
     late: VecDeque<Late>,
     bulk: VecDeque<OutgoingPull>,
     /// The call whose chunk the writer is sealing, and the frame that ends it if it was cancelled meanwhile.
@@ -68,7 +76,23 @@ impl Inbox {
         let empty = self.frames.is_empty() && self.late.is_empty() && self.bulk.is_empty();
         empty && !self.kick && !self.rekey && self.ending == Ending::No
     }
+
+    /// Keeps the buffer of a frame that was sealed, where a stream can use it again.
+    fn keep(&mut self, mut frame: Vec<u8>) {
+        if self.streams > 0 && self.spare.len() < SPARE_MAX {
+            frame.clear();
+            self.spare.push(frame);
+        }
+    }
 }
+
+/// Bytes in front of a piece in its frame that its buffer has room for from the beginning. A new layout makes one larger.
+const PIECE_HEAD: usize = 1 << 10;
+/// Capacities of buffers that are kept: those of frames with a whole piece.
+const PIECE_FRAME: std::ops::Range<usize> = CHANNEL_PIECE_MAX..CHANNEL_PIECE_MAX + (64 << 10);
+
+/// A stream of pieces on a connection: while there is one, their buffers are used again.
+pub(super) struct Pieces(Arc<Outbox>);
 
 /// Next work of the writer.
 enum Work {
@@ -128,6 +152,12 @@ impl Outbox {
             true => Ok(()),
             false => self.queue(frame),
         }
+    }
+
+    /// Begins a stream of pieces.
+    pub(super) fn pieces(self: &Arc<Self>) -> Pieces {
+        self.inbox.lock().streams += 1;
+        Pieces(Arc::clone(self))
     }
 
     /// The same, of a frame that is not put together yet: it is where it waits.
@@ -211,6 +241,12 @@ impl Outbox {
             self.room.wait(&mut inbox);
         }
         inbox.ending == Ending::No
+    }
+
+    /// Empty buffer for the frame of a piece.
+    fn buffer(&self) -> Vec<u8> {
+        let spare = self.inbox.lock().spare.pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(CHANNEL_PIECE_MAX + PIECE_HEAD))
     }
 
     /// Returns whether answers should be made later rather than now.
@@ -300,7 +336,8 @@ impl Outbox {
                     if rekey {
                         pipe.update_keys()?;
                     }
-                    pipe.seal_frames(frames)?;
+                    pipe.seal_frames(&frames)?;
+                    self.keep(frames);
                     let sent = bulk.map(|bulk| self.send_chunk(&mut pipe, *bulk)).transpose()?.unwrap_or(0);
                     self.flush(&mut pipe)?;
                     let sent_frames = std::mem::take(&mut self.inbox.lock().sending);
@@ -310,7 +347,7 @@ impl Outbox {
                     (self.count)(sent);
                 }
                 Work::End { frames } => {
-                    pipe.seal_frames(frames)?;
+                    pipe.seal_frames(&frames)?;
                     pipe.close_notify()?;
                     self.flush(&mut pipe)?;
                     drop(pipe);
@@ -318,6 +355,14 @@ impl Outbox {
                 }
                 Work::Stop => return Ok(()),
             }
+        }
+    }
+
+    /// Keeps the buffers of frames that were sealed, as far as streams use them again.
+    fn keep(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        // Any other frame is freed here, and not under the lock.
+        for frame in frames.into_iter().filter(|frame| PIECE_FRAME.contains(&frame.capacity())) {
+            self.inbox.lock().keep(frame);
         }
     }
 
@@ -389,5 +434,36 @@ impl Outbox {
     #[cfg(test)]
     pub(super) fn rekey_every(&self, records: u64) {
         self.pipe.lock().rekey_every(records);
+    }
+}
+
+// === impl Pieces ===
+
+impl Pieces {
+    /// Sends a frame that `fill` writes into a buffer, which was another piece's before; waits while `most` bytes wait on the
+    /// connection. Returns whether the connection goes on.
+    pub(super) fn send(&self, most: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Result<bool, SendError> {
+        let outbox = &*self.0;
+        if !outbox.wait_for_room(most) {
+            return Ok(false);
+        }
+        let mut frame = outbox.buffer();
+        fill(&mut frame);
+        match outbox.send_now(frame.len(), |pipe| pipe.seal_frame(&frame))? {
+            true => outbox.keep([frame]),
+            false => outbox.queue(frame)?,
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        let unused = {
+            let mut inbox = self.0.inbox.lock();
+            inbox.streams -= 1;
+            if inbox.streams == 0 { std::mem::take(&mut inbox.spare) } else { Vec::new() }
+        };
+        drop(unused);
     }
 }

@@ -11,7 +11,9 @@
 
 use std::ops::Deref;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
+use prost::Message;
+use tensorlane_proto::decoded;
 use tensorlane_proto::frame::{CHUNK_BYTES_MAX, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind};
 
 /// Bytes of a chunk's body before its tensor bytes.
@@ -57,6 +59,17 @@ impl From<Body<'_>> for Bytes {
             Body::Collected(bytes) => bytes,
         }
     }
+}
+
+/// Message of a body. The one place where bytes of a peer become more than they were, and how many more is bounded there.
+///
+/// # Errors
+/// The body is none, or would take much more memory than it has bytes.
+pub(super) fn decode<M: Message + Default>(
+    header: Header,
+    body: impl Buf + AsRef<[u8]>,
+) -> Result<M, FrameError> {
+    decoded::decode(body).map_err(|_| FrameError::Malformed(header.kind))
 }
 
 /// Taker of frames. An error ends the connection. Whoever takes messages alone says nothing of chunks.
@@ -211,6 +224,8 @@ impl FrameParser {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tensorlane_fuzz::{Target, fuzz};
+    use tensorlane_memory::heap::MeteringAllocator;
     use tensorlane_proto::generated as v1;
 
     use super::*;
@@ -307,6 +322,22 @@ mod tests {
         parser.feed(&frame(Vec::new()), &mut places).unwrap();
         assert_eq!(places.0.len(), 2);
         assert!(!parser.spare.try_reclaim(1));
+    }
+
+    #[test]
+    fn mutated_streams_are_the_same_frames_whole_and_in_pieces_or_an_error_both_times() {
+        let corpus = vec![stream(&[0, 9, 1]), stream(&[300]), stream(&[])];
+        // What is announced is made room for, once a stream, and what came is kept twice here.
+        let (times, spare, meter) = (16, 4 * READY, MeteringAllocator::peak_of as tensorlane_fuzz::Meter);
+        fuzz(Target { name: "FrameParser", corpus, times, spare, meter }, |bytes| {
+            let (mut whole, mut pieces) = (Log::default(), Log::default());
+            let taken = FrameParser::new(PEER_BODY_MAX).feed(bytes, &mut whole);
+            let mut parser = FrameParser::new(PEER_BODY_MAX);
+            let in_pieces = bytes.chunks(7).try_for_each(|piece| parser.feed(piece, &mut pieces).map(drop));
+            assert_eq!(taken.map(drop), in_pieces);
+            assert_eq!(whole, pieces);
+            taken.is_ok()
+        });
     }
 
     proptest! {

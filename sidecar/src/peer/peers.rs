@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use prost::Message;
 use socket2::SockRef;
+use tensorlane_proto::encoded::PulledSmall;
 use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX, PEER_BODY_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
@@ -16,7 +17,7 @@ use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 use super::api::{
     Keys, Known, LostHolder, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve,
 };
-use super::calls::{CameSmall, InquireDone, Kind, MapCall, MapDone, PullCall, SetDone, SmallCall, SmallDone};
+use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, SetDone, SmallCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
@@ -201,11 +202,13 @@ impl Peers {
         done: impl FnOnce(Result<super::Mapped, MapFailed>) + Send + 'static,
     ) -> CallHandle {
         let done: MapDone = Box::new(done);
-        let MapOrder { id, owner, bytes, deadline } = order;
+        let MapOrder { id, owner, bytes, gpus, deadline } = order;
         let call = MapCall {
             id,
             owner,
             bytes,
+            gpus,
+            allocation: 0,
             at_node: false,
             opened: false,
             head: None,
@@ -223,7 +226,7 @@ impl Peers {
         expected: Option<Incarnation>,
         asked: v1::PullMany,
         deadline: Instant,
-        done: impl FnOnce(Result<CameSmall, Failure>) + Send + 'static,
+        done: impl FnOnce(Result<Vec<PulledSmall>, Failure>) + Send + 'static,
     ) -> CallHandle {
         let done: SmallDone = Box::new(done);
         if asked.ids.len() > ITEMS_MAX {
@@ -231,7 +234,7 @@ impl Peers {
             done(Err(Failure::new(Reason::TooLarge, message)));
             return CallHandle { call: None };
         }
-        self.call(peer, expected, deadline, Kind::Small(SmallCall { asked, on_quic: None, done: Some(done) }))
+        self.call(peer, expected, deadline, Kind::Small(SmallCall { asked, done: Some(done) }))
     }
 
     /// Asks what a peer knows of tensors.

@@ -31,8 +31,8 @@ use super::api::PeerKey;
 use super::calls::Kind;
 use super::gather_frame::GatherFrame;
 use super::link::{Ended, Link};
+use super::parse::{Body, decode};
 use super::peers::{CallHandle, Peers};
-use super::receive::decode;
 use super::serving::{enter_inquiry, failed, take_inquiry};
 use super::shared::Shared;
 use crate::cancel::Cancel;
@@ -439,14 +439,14 @@ pub(super) fn call(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     header: Header,
-    body: super::parse::Body<'_>,
+    body: Body<'_>,
 ) -> Result<(), Ended> {
     let call = header.call;
     if link.version < PEER_PIPES_SINCE || header.flags != 0 {
         return Err(FrameError::OutOfPlace(header.kind).into());
     }
     let body: Bytes = body.into();
-    let asked = v1::PeerPipeCall::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+    let asked: v1::PeerPipeCall = decode(header, body)?;
     let kind = match asked.kind {
         Some(v1::peer_pipe_call::Kind::End(end)) if call == 0 => {
             shared.serve.pipe_end(&asker(link), &end);

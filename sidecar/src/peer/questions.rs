@@ -19,8 +19,8 @@ use tensorlane_proto::{Failure, PeerName, Reason};
 
 use super::calls::Kind;
 use super::link::{Ended, Link};
+use super::parse::decode;
 use super::pull_guard::PullGuard;
-use super::receive::decode;
 use super::remote::InboundPull;
 use super::serving::{enter_inquiry, failed, not_entered, refused, reply, take_inquiry};
 use super::shared::Shared;

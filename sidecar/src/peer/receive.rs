@@ -14,10 +14,11 @@ use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LAST, PeerKind, 
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
-use super::calls::{CameSmall, Finish, Head, Kind, Place, SmallCall};
+use super::calls::{Finish, Head, Kind, Place, SmallCall};
 use super::channels;
+use super::gpus;
 use super::link::{Ended, Link};
-use super::parse::{Body, Flow, Sink};
+use super::parse::{Body, Flow, Sink, decode};
 use super::partial::RelayToken;
 use super::paths::Travelled;
 use super::pipe_calls;
@@ -50,8 +51,6 @@ struct InChunk {
 pub(super) struct Receiver<'a> {
     shared: &'a Arc<Shared>,
     link: &'a Arc<Link>,
-    /// The stream of QUIC that it comes on; none: the control connection.
-    on_quic: Option<u64>,
     chunk: Option<InChunk>,
 }
 
@@ -61,11 +60,6 @@ fn malformed(header: Header) -> Ended {
 
 fn out_of_place(kind: PeerKind) -> Ended {
     FrameError::OutOfPlace(kind.into()).into()
-}
-
-/// The message of a body, or the end of the connection.
-pub(super) fn decode<M: Message + Default>(header: Header, body: &[u8]) -> Result<M, Ended> {
-    M::decode(body).map_err(|_| malformed(header))
 }
 
 /// Checks that all descriptors can be read. Most are like the one before, and what they say is looked at where it is
@@ -78,12 +72,7 @@ fn check_descriptors(message: &PulledMany) -> Result<(), DecodeError> {
 
 impl<'a> Receiver<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, link: &'a Arc<Link>) -> Self {
-        Self { shared, link, on_quic: None, chunk: None }
-    }
-
-    /// For answers that come on a stream of QUIC.
-    pub(super) fn on_quic(self, stream: u64) -> Self {
-        Self { on_quic: Some(stream), ..self }
+        Self { shared, link, chunk: None }
     }
 
     /// Before the thread waits for the socket: the landing goes back to its call.
@@ -123,7 +112,7 @@ impl<'a> Receiver<'a> {
         if kind == PeerKind::Seek {
             return self.sought(header, &body);
         }
-        if kind == PeerKind::PipeCall && self.on_quic.is_none() {
+        if kind == PeerKind::PipeCall {
             return pipe_calls::answered(self.link, header, &body);
         }
         let mut state = self.link.peer.state.lock();
@@ -131,14 +120,11 @@ impl<'a> Receiver<'a> {
             // It was asked again for the sake of its lease, and has its answer.
             return Ok(());
         }
-        let Some(call) = state.answered(header.call, kind, self.link.id) else {
-            return Err(out_of_place(kind));
-        };
-        if call.on_quic() != self.on_quic {
+        if state.answered(header.call, kind, self.link.id).is_none() {
             return Err(out_of_place(kind));
         }
         if header.is_failed() {
-            let failure = wire::failure(decode(header, &body)?);
+            let failure = wire::failure(decode(header, &body[..])?);
             let refused = state.refused_by_owner(header.call, &failure);
             if let Some(effects) = refused.or_else(|| state.not_lent(header.call, &failure)) {
                 drop(state);
@@ -185,7 +171,10 @@ impl<'a> Receiver<'a> {
         if state.is_map(header.call) {
             let place = message.place.map(|p| Place { segment: p.segment, offset: p.offset, bytes: p.bytes });
             self.shared.counters.pulls.add(Way::Shm.as_str());
-            let effects = state.map_opened(header.call, self.link, head, place)?;
+            let effects = match message.gpu_allocation_bytes {
+                0 => state.map_opened(header.call, self.link, head, place)?,
+                bytes => state.map_opened_on_gpu(header.call, self.link, head, bytes)?,
+            };
             drop(state);
             self.shared.perform(effects);
             self.link.ways.tend();
@@ -259,7 +248,7 @@ impl<'a> Receiver<'a> {
 
     /// The bytes of the tensors stay where they were collected, until they are landed.
     fn pulled_many(&self, header: Header, body: Bytes) -> Result<(), Ended> {
-        let message = PulledMany::decode(body).map_err(|_| malformed(header))?;
+        let message: PulledMany = decode(header, body)?;
         check_descriptors(&message).map_err(|_| malformed(header))?;
         let mut state = self.link.peer.state.lock();
         match state.answered(header.call, PeerKind::PullMany, self.link.id).map(|call| &call.kind) {
@@ -270,12 +259,8 @@ impl<'a> Receiver<'a> {
         let (call, mut effects) = state.over(header.call, false);
         drop(state);
         self.count_in(message.tensors.iter().map(|tensor| tensor.data.len() as u64).sum());
-        let way = if self.on_quic.is_some() { Way::Quic } else { Way::Stream };
-        if way == Way::Quic {
-            self.shared.counters.quic_calls.add("answered");
-        }
         if let Some(Kind::Small(SmallCall { done: Some(done), .. })) = call.map(|call| call.kind) {
-            effects.finish.push(Box::new(move || done(Ok(CameSmall { tensors: message.tensors, way }))));
+            effects.finish.push(Box::new(move || done(Ok(message.tensors))));
         }
         self.shared.perform(effects);
         Ok(())
@@ -311,7 +296,7 @@ impl Sink for Receiver<'_> {
             return Err(malformed(header));
         }
         if kind == PeerKind::Hello && header.is_failed() {
-            return Err(Ended::Refused(wire::failure(decode(header, &body)?)));
+            return Err(Ended::Refused(wire::failure(decode(header, &body[..])?)));
         }
         if !matches!(kind, PeerKind::Ping | PeerKind::Goodbye) {
             self.link.was_used();
@@ -321,7 +306,7 @@ impl Sink for Receiver<'_> {
         }
         match kind {
             PeerKind::Goodbye => {
-                let v1::Goodbye { idle } = decode(header, &body)?;
+                let v1::Goodbye { idle } = decode(header, &body[..])?;
                 return Err(if idle { Ended::Yielded } else { Ended::Goodbye });
             }
             PeerKind::Ping => {
@@ -333,6 +318,7 @@ impl Sink for Receiver<'_> {
                 channels::frame(self.link, kind, header, body)?;
             }
             PeerKind::PipeCall => pipe_calls::call(self.shared, self.link, header, body)?,
+            PeerKind::Gpus => gpus::heard(self.link, header, &body)?,
             PeerKind::Hello | PeerKind::Chunk | PeerKind::LaneHello | PeerKind::Ask => {
                 return Err(out_of_place(kind));
             }

@@ -9,6 +9,7 @@ use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
 
 use super::full::Full;
 use super::gather_frame::GatherFrame;
+use super::gpus::LentMemory;
 use super::parse::OFFSET_BYTES;
 use super::received::ReceivedRanges;
 use super::record::{RECORD_PLAIN_MAX, Sealer};
@@ -35,6 +36,8 @@ pub(super) struct OutgoingPull {
     pub(super) ahead: ReceivedRanges,
     /// Set if the bytes are another peer's, of whose tensor we have a copy or get one.
     pub(super) relayed: bool,
+    /// The GPU memory that the tensor is lent in; then there are no bytes to be sent.
+    pub(super) gpu: Option<LentMemory>,
 }
 
 impl OutgoingPull {
@@ -114,7 +117,7 @@ impl RecordWriter {
     }
 
     /// Frames in their order; small ones share records.
-    pub(super) fn seal_frames(&mut self, frames: VecDeque<Vec<u8>>) -> Result<(), rustls::Error> {
+    pub(super) fn seal_frames(&mut self, frames: &VecDeque<Vec<u8>>) -> Result<(), rustls::Error> {
         let mut together = Vec::new();
         for frame in frames {
             if together.len() + frame.len() > RECORD_PLAIN_MAX {
@@ -122,9 +125,9 @@ impl RecordWriter {
                 together.clear();
             }
             if frame.len() >= RECORD_PLAIN_MAX {
-                self.sealer.seal_all(&frame, &mut self.records)?;
+                self.sealer.seal_all(frame, &mut self.records)?;
             } else {
-                together.extend_from_slice(&frame);
+                together.extend_from_slice(frame);
             }
         }
         self.sealer.seal_all(&together, &mut self.records)

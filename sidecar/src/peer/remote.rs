@@ -29,6 +29,7 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 use super::calls::{Call, Finish, Kind};
 use super::channels;
 use super::dial::Dial;
+use super::gpus::ReachableGpu;
 use super::link::Link;
 use super::pipe_calls;
 use super::questions;
@@ -92,15 +93,14 @@ pub(super) trait Carrier {
     fn has_channels(&self) -> bool;
     /// Returns whether the peer knows mutable sets.
     fn takes_sets(&self) -> bool;
+    /// Returns whether the peer takes snapshots of mutable sets.
+    fn takes_set_snapshots(&self) -> bool;
     /// Returns whether the other end redeems tickets, and tells its names to who watches them.
     fn takes_questions(&self) -> bool;
     /// Returns whether the peer has pipes.
     fn has_pipes(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
-    /// Asks for small tensors on QUIC, and by which stream of it; gives the frame back where they are asked for on the control
-    /// connection.
-    fn ask_on_quic(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>>;
     /// Chooses the way in which the bytes of a call are to come.
     fn choose_way(&self, call: &mut Call);
 }
@@ -202,6 +202,8 @@ pub(super) struct State<L = Link> {
     /// Time at which its last connection was begun.
     begun: Option<Instant>,
     pub(super) offer: Option<Arc<Offer>>,
+    /// GPUs that it said it reaches, on its last connection.
+    pub(super) gpus: Vec<ReachableGpu>,
     /// `Serve` was told that it is lost, and when that was.
     pub(super) lost: Option<Instant>,
     pub(super) last_error: String,
@@ -246,6 +248,7 @@ impl<L> Default for State<L> {
             incarnation: None,
             begun: None,
             offer: None,
+            gpus: Vec::new(),
             lost: None,
             told: Arc::default(),
             last_error: String::new(),
@@ -490,13 +493,6 @@ impl<L: Carrier> State<L> {
                     map.at_node = true;
                     effects.at_node.push((Arc::clone(&link), number, frame));
                 }
-                Kind::Small(small) => match link.ask_on_quic(number, frame, call.deadline) {
-                    Ok(stream) => small.on_quic = Some(stream),
-                    Err(frame) => {
-                        small.on_quic = None;
-                        effects.frame(&link, frame);
-                    }
-                },
                 _ => effects.frame(&link, frame),
             }
             self.on_link += 1;
@@ -512,31 +508,6 @@ impl<L: Carrier> State<L> {
     /// The call that an answer on this connection belongs to.
     pub(super) fn answered(&mut self, number: u64, kind: PeerKind, link: u64) -> Option<&mut Call> {
         self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link) && call.answer() == kind)
-    }
-
-    /// A stream of QUIC is over on which was asked: what has no answer is asked again on the control connection. How much that is.
-    pub(super) fn leave_quic(&mut self, link: u64, stream: u64) -> (usize, Effects<L>) {
-        let is_on = |call: &&Call| {
-            let on_quic = matches!(&call.kind, Kind::Small(small) if small.on_quic == Some(stream));
-            on_quic && call.sent_on == Some(link)
-        };
-        let mut left: Vec<u64> = self.calls.values().filter(is_on).map(|call| call.number).collect();
-        left.sort_unstable();
-        let (mut again, mut effects) = (0, Effects::default());
-        for number in left {
-            let Some(call) = self.calls.get_mut(&number) else { continue };
-            if call.withdrawn {
-                effects = effects.and(self.over(number, false).1);
-                continue;
-            }
-            let Some(present) = self.link.clone().filter(|present| present.id() == link) else { continue };
-            if let Kind::Small(small) = &mut call.kind {
-                small.on_quic = None;
-            }
-            effects.frame(&present, call.frame());
-            again += 1;
-        }
-        (again, effects)
     }
 
     /// Returns whether anybody waits for the outcome of a call.
@@ -645,6 +616,7 @@ impl<L: Carrier> State<L> {
         self.done_early.clear();
         self.doubt_again();
         self.offer = Some(Arc::clone(link.offer()));
+        self.gpus.clear();
         self.link = Some(Arc::clone(link));
         self.lost = None;
         self.last_error.clear();
@@ -658,6 +630,16 @@ impl<L: Carrier> State<L> {
             effects.frame(link, frame::encode(PeerKind::Redeem.into(), 0, *call, message));
         }
         effects.and(self.pump())
+    }
+
+    /// The peer says which GPUs it reaches.
+    pub(super) fn reaches(&mut self, link: u64, gpus: Vec<ReachableGpu>) {
+        if !self.is_present(link) {
+            return;
+        }
+        let uuids = gpus.iter().map(|gpu| gpu.uuid).collect();
+        self.offer = self.offer.take().map(|offer| Arc::new(Offer { gpus: uuids, ..(*offer).clone() }));
+        self.gpus = gpus;
     }
 
     /// A connection has ended: what was on it waits again, or goes to the connection that took its place. Whether it was
@@ -815,6 +797,16 @@ fn unsupported<L: Carrier>(kind: &Kind, link: &L) -> Option<Failure> {
         Kind::Set { .. } if !link.takes_sets() => {
             let message = format!(
                 "{} runs an earlier release, which knows no mutable sets; update its sidecar",
+                link.peer()
+            );
+            Some(Failure::new(Reason::Unsupported, message))
+        }
+        Kind::Set { message, .. }
+            if matches!(message.kind, Some(v1::set_call::Kind::Snapshot(_)))
+                && !link.takes_set_snapshots() =>
+        {
+            let message = format!(
+                "{} runs an earlier release, which takes no snapshots of mutable sets; update its sidecar",
                 link.peer()
             );
             Some(Failure::new(Reason::Unsupported, message))

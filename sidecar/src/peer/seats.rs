@@ -24,8 +24,9 @@ const BUSY: Duration = Duration::from_millis(500);
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 /// Longest wait that follows from being told so again and again, unless a longer one is told.
 const RETRY_GROWN: Duration = Duration::from_secs(4);
-/// Time that a connection which gives way has to end in order. Meanwhile it has no seat.
-pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+/// Time that a connection which gives way has to end in order. Meanwhile it has no seat. An end whose last word was not sent by then
+/// is taken for lost by the other one, so it is long enough for a machine that does much else.
+pub(super) const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Beginning of the record. No record of TLS begins with its first byte.
 const MAGIC: &[u8; 8] = b"tl-full1";

@@ -9,12 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
+use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::frame::{
     self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY,
     SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Reason, wire};
+use tensorlane_proto::{Descriptor, Failure, Reason, Selection, wire};
 
 use super::api::{
     Asked, AskedLoan, Found, Holders, LostHolder, PeerKey, RelayRequest, RelaySource, Served, Sought,
@@ -22,13 +23,14 @@ use super::api::{
 use super::channels;
 use super::gather_frame::GatherFrame;
 use super::give_way;
+use super::gpus::{self, LentMemory, ServedOnGpu};
 use super::lending::LENDS_SINCE;
 use super::link::{Ended, Link};
 use super::lost;
+use super::parse::decode;
 use super::partial::RelayToken;
 use super::pipe_calls;
 use super::questions;
-use super::receive::decode;
 use super::received::ReceivedRanges;
 use super::record_writer::OutgoingPull;
 use super::relay::{self, HOLDERS_SINCE};
@@ -317,7 +319,7 @@ fn open(
     }
     served.source.skip(from);
     let (head, source) = headed(served);
-    let bulk = OutgoingPull { call: 0, source, at: from, end: bytes, ahead, relayed: false };
+    let bulk = OutgoingPull { call: 0, source, at: from, end: bytes, ahead, relayed: false, gpu: None };
     Ok(Opened { id, leased: Some(leased), head, bulk })
 }
 
@@ -354,6 +356,7 @@ fn open_aid(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
             end: bytes,
             ahead: ReceivedRanges::default(),
             relayed: true,
+            gpu: None,
         },
     })
 }
@@ -413,6 +416,9 @@ fn open_map(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
     if asked.selection.is_some() || asked.from != 0 {
         return Err(Failure::new(Reason::InvalidArgument, "a tensor is mapped as a whole"));
     }
+    if let Some(opened) = open_on_gpu(shared, link, asked)? {
+        return Ok(opened);
+    }
     let served = shared.serve.map(&link.key(), id, bytes)?;
     let leased = served.staged.unwrap_or(id);
     Ok(placed(served, id, Some(leased), bytes))
@@ -437,9 +443,47 @@ fn placed(served: Served, id: u64, leased: Option<u64>, bytes: u64) -> Opened {
         offset: block.offset(),
         bytes: block.len(),
     });
-    let bulk =
-        OutgoingPull { call: 0, source, at: 0, end: bytes, ahead: ReceivedRanges::default(), relayed: false };
-    Opened { id, leased, head: v1::PullHead { place, ..head }, bulk }
+    Opened { id, leased, head: v1::PullHead { place, ..head }, bulk: kept(source, bytes, None) }
+}
+
+/// Nothing to be sent: the bytes stay where they are.
+fn kept(source: Source, bytes: u64, gpu: Option<LentMemory>) -> OutgoingPull {
+    let ahead = ReceivedRanges::default();
+    OutgoingPull { call: 0, source, at: 0, end: bytes, ahead, relayed: false, gpu }
+}
+
+/// Leases a tensor that lies on a GPU which the reader says that both reach; none where it lies elsewhere, or no more is lent.
+fn open_on_gpu(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<Option<Opened>, Failure> {
+    if asked.cuda_uuids.is_empty() {
+        return Ok(None);
+    }
+    let (id, gpus) = (asked.id, gpus::named(&asked.cuda_uuids)?);
+    let Some(served) = shared.serve.map_on_gpu(&link.key(), id, &gpus)? else { return Ok(None) };
+    let ServedOnGpu { descriptor, memory } = served;
+    if !link.ways.shm().is_some_and(|shm| shm.may_lend_gpu(&link.peer.name, &memory)) {
+        shared.serve.done(&link.key(), id);
+        return Ok(None);
+    }
+    let ours = descriptor.layout.bytes();
+    let opened = source_of_none(&descriptor).and_then(|source| {
+        if ours != asked.bytes {
+            let message = format!("the tensor has {ours} bytes here, and the reader expects {}", asked.bytes);
+            return Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours));
+        }
+        let (gpu_allocation_bytes, descriptor) = (memory.bytes, Some((&descriptor).into()));
+        let head = v1::PullHead { descriptor, gpu_allocation_bytes, ..v1::PullHead::default() };
+        Ok(Opened { id, leased: Some(id), head, bulk: kept(source, asked.bytes, Some(memory)) })
+    });
+    opened.map(Some).inspect_err(|_| shared.serve.done(&link.key(), id))
+}
+
+/// Source of a tensor whose bytes are none of the host's.
+fn source_of_none(descriptor: &Descriptor) -> Result<Source, Failure> {
+    let unreadable = |error: BlockError| Failure::new(Reason::Internal, error.to_string());
+    let block = Block::nothing();
+    block.mark_sealed().map_err(unreadable)?;
+    let runs = Selection::All.resolve(&descriptor.layout.packed())?.runs();
+    Source::new(block, runs).map_err(unreadable)
 }
 
 /// Copies are lent on one node.
@@ -508,28 +552,11 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     close(shared, link, call);
 }
 
-/// Small tensors that are asked for apart from the control connection: their answer, which the asker waits for.
-pub(super) fn small_apart(
-    shared: &Arc<Shared>,
-    link: &Arc<Link>,
-    header: Header,
-    body: &[u8],
-) -> Result<GatherFrame, Ended> {
-    let asked = decode(header, body)?;
-    check_many(header, &asked)?;
-    Ok(small_answer(shared, link, header.call, &asked))
-}
-
-fn check_many(header: Header, asked: &v1::PullMany) -> Result<(), Ended> {
+fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {
     let is_stated = asked.stored.is_empty() || asked.stored.len() == asked.ids.len();
     if asked.ids.len() > ITEMS_MAX || !is_stated {
         return Err(FrameError::Malformed(header.kind).into());
     }
-    Ok(())
-}
-
-fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {
-    check_many(header, &asked)?;
     let call = header.call;
     if !link.outbox.is_late() {
         link.submit_gathered(small_answer(shared, link, call, &asked));

@@ -20,7 +20,7 @@ use tensorlane_proto::{Failure, Reason, Reference};
 
 use super::calls::Kind;
 use super::link::{Ended, Link};
-use super::receive::decode;
+use super::parse::decode;
 use super::remote::State;
 use super::serving::{enter_inquiry, failed};
 use super::shared::Shared;

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use tensorlane_proto::frame::PEER_GPUS_SINCE;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
@@ -17,8 +18,10 @@ use super::claim::Proven;
 use super::connect::Refused;
 use super::counters::Counters;
 use super::dial::{self, Candidate};
+use super::gpus::{self, ReachableGpu};
 use super::link::{Ended, Link};
 use super::peers::CallHandle;
+use super::refused_keys::RefusedKeys;
 use super::relay;
 use super::remote::{Effects, Patience, Peer};
 use super::scheduler::Scheduler;
@@ -61,6 +64,8 @@ pub(super) struct Shared {
     unready: Mutex<HashMap<u64, (TcpStream, Arc<AtomicBool>)>>,
     /// Connections of which nobody knows yet whose they are.
     unknown: Mutex<Strangers>,
+    /// Keys that were refused because nobody lists them.
+    pub(super) refused_keys: RefusedKeys,
     /// Peers that are about to be connected. Locked before what is known of any peer.
     coming: Mutex<Vec<PeerName>>,
     /// For the lanes of all peers together.
@@ -69,6 +74,8 @@ pub(super) struct Shared {
     endpoint: OnceLock<Arc<QuicEndpoint>>,
     /// The sidecar at its node, if memory is shared there.
     pub(super) node: Option<Arc<Node>>,
+    /// GPUs that this side reaches, as it tells others.
+    gpus: Mutex<Vec<ReachableGpu>>,
 }
 
 /// Identity of this sidecar and what is around it.
@@ -167,10 +174,12 @@ impl Shared {
             threads: Mutex::default(),
             unready: Mutex::default(),
             unknown: Mutex::new(Strangers::new(strangers)),
+            refused_keys: RefusedKeys::default(),
             coming: Mutex::default(),
             lane_room: Room::new(lanes),
             endpoint: OnceLock::new(),
             node,
+            gpus: Mutex::default(),
         }
     }
 
@@ -639,11 +648,32 @@ impl Shared {
             old.end_replaced(!self.is_mesh());
         }
         peer.changed.notify_all();
+        self.say_gpus(link);
         self.perform(effects);
         if self.is_stopping() {
             link.end_in_order(Ended::Stopped);
         }
         Ok(())
+    }
+
+    /// Tells a peer that was just connected which GPUs are reached here, before anything is asked.
+    fn say_gpus(&self, link: &Link) {
+        // Whoever changes them has the lock, too, and tells every connection that is up.
+        let gpus = self.gpus.lock();
+        if link.version >= PEER_GPUS_SINCE && !gpus.is_empty() {
+            link.submit(gpus::told(&gpus));
+        }
+    }
+
+    /// Tells every peer the GPUs that this side reaches from now on.
+    pub(super) fn tell_gpus(&self, reached: Vec<ReachableGpu>) {
+        let mut gpus = self.gpus.lock();
+        *gpus = reached;
+        let links = self.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
+        let frame = gpus::told(&gpus);
+        for link in links.filter(|link| link.version >= PEER_GPUS_SINCE) {
+            link.submit(frame.clone());
+        }
     }
 
     /// A connection has ended, and its threads with it. `gave_way`: for the sake of another one, since nobody seemed to use it.

@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tensorlane_proto::negotiate::{Measured, Offer, SameNode, Transport, TransportSet};
-use tensorlane_proto::{Incarnation, PeerName};
+use tensorlane_proto::{Fingerprint, Incarnation, PeerName};
 
 use super::api::{PeerState, PeerView};
+use super::gpus::ReachableGpu;
 use super::peers::Peers;
 use super::remote::Peer;
+use super::shared::Shared;
 use super::transport::shm::{Apart, Shm};
 
 /// Most peers that one round asks. Each costs a thread and a handshake at both ends.
@@ -82,6 +84,17 @@ impl Peers {
         peer.and_then(|peer| peer.state.lock().offer.clone())
     }
 
+    /// GPUs that a peer said it reaches, on its last connection.
+    #[must_use]
+    pub fn gpus_of(&self, name: &PeerName) -> Vec<ReachableGpu> {
+        self.shared.known_peer(name).map(|peer| peer.state.lock().gpus.clone()).unwrap_or_default()
+    }
+
+    /// Tells all peers the GPUs that this side reaches: at most 64.
+    pub fn tell_gpus(&self, gpus: Vec<ReachableGpu>) {
+        self.shared.tell_gpus(gpus);
+    }
+
     /// Measures whether a peer is on this node, and whether its memory can be had now.
     pub(super) fn met(&self, name: &PeerName) -> Measured {
         let Some(peer) = self.shared.known_peer(name) else { return Measured::default() };
@@ -97,7 +110,8 @@ impl Peers {
         };
         // What both have said in their Hellos.
         let has_no_quic = state.link.as_ref().is_some_and(|link| link.ways.quic().is_none());
-        let absent = [(Transport::Quic, has_no_quic), (Transport::Shm, apart == Some(Apart::Untold))];
+        let untold = apart == Some(Apart::Untold);
+        let absent = [(Transport::Quic, has_no_quic), (Transport::Shm, untold), (Transport::CudaIpc, untold)];
         let absent = absent.into_iter().filter(|(_, is_absent)| *is_absent).map(|(one, _)| one).collect();
         Measured { same_node, cooling, unshared, absent, ..Measured::default() }
     }
@@ -124,6 +138,14 @@ impl Peers {
         listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
     }
 
+    /// Reasons that keep peers away and that a change of the table of peers mends; empty where none is known.
+    pub fn own_error(&self) -> String {
+        let Shared { known, refused_keys, .. } = &*self.shared;
+        let is_listed = |key: &Fingerprint| !known.claimants(key).is_empty();
+        let told = [known.own_lack(), refused_keys.told(Instant::now(), is_listed)];
+        told.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
     /// Bytes of our memory that each peer of the node keeps, by name, also by connections that have ended.
     pub fn lent(&self) -> Vec<(PeerName, u64)> {
         let Some(node) = &self.shared.node else { return Vec::new() };
@@ -132,6 +154,12 @@ impl Peers {
             link.and_then(|link| link.ways.shm().map(Shm::lent_bytes)).unwrap_or(0)
         };
         node.holders().into_iter().map(|name| (name.clone(), lent(&name) + node.kept(&name))).collect()
+    }
+
+    /// Bytes of our GPU memory that peers of the node have leased, of all together.
+    pub fn lent_gpu_bytes(&self) -> u64 {
+        let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
+        links.filter_map(|link| link.ways.shm().map(Shm::lent_gpu_bytes)).sum()
     }
 
     /// Bytes that QUIC connections may fill, in and out, of all of them; and those of a datagram, where they are fewest. None

@@ -8,10 +8,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use prost::Message;
 use tensorlane_memory::Block;
+use tensorlane_proto::decoded::decoded_bytes;
 use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    self, FAILED, GPU_SINCE, HEADER_BYTES, REPLY, SESSION_BODY_MAX, SESSION_ITEMS_MAX, SessionKind,
+    self, FAILED, FrameError, GPU_SINCE, HEADER_BYTES, Header, REPLY, SESSION_BODY_MAX, SESSION_ITEMS_MAX,
+    SessionKind,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -19,7 +21,8 @@ use tensorlane_proto::negotiate::Transport;
 
 use super::Pending;
 use super::link::{Segments, SessionLink};
-use super::requests::COUNTED_FROM;
+use super::read::gives_back;
+use super::requests::{Admitted, COUNTED_FROM, Requests};
 use crate::cancel::Cancel;
 use crate::exchange::{Attached, Caller, Created, Exchange, Room, RowsRead, Taken};
 use crate::gate::UnderWay;
@@ -37,9 +40,26 @@ pub(super) struct Call {
     cancel: Cancel,
     began: Instant,
     answered: bool,
-    /// The request, which counts among those of all until it is answered.
+    requests: Requests,
+    /// The request, which counts among those of all until it is answered, and what it became.
     _body: Bytes,
+    _decoded: Option<Admitted>,
     _under_way: UnderWay,
+}
+
+/// Reason for which a call has no request.
+#[derive(Debug)]
+pub(super) enum Undecoded {
+    /// Body that is none, which ends the session.
+    Frame(FrameError),
+    /// Call that was refused already, for want of room for what its body becomes.
+    Refused,
+}
+
+impl From<FrameError> for Undecoded {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
 }
 
 // === impl Call ===
@@ -52,6 +72,7 @@ impl Call {
         verb: SessionKind,
         number: u64,
         body: &Bytes,
+        requests: &Requests,
     ) -> Self {
         let (cancel, under_way) = (Cancel::default(), exchange.gate().enter());
         pending.lock().insert(number, cancel.clone());
@@ -66,7 +87,9 @@ impl Call {
             began: Instant::now(),
             answered: false,
             // A short one counts nowhere, and is not kept.
+            requests: requests.clone(),
             _body: if body.len() < COUNTED_FROM { Bytes::new() } else { body.clone() },
+            _decoded: None,
             _under_way: under_way,
         }
     }
@@ -77,6 +100,31 @@ impl Call {
             link: Some(Arc::clone(&self.link)),
             cancel: self.cancel.clone(),
         }
+    }
+
+    /// Decodes the request, once there is room for what it becomes beyond the bytes of its body, which count already. Waits for room as a
+    /// body does, on the session's thread.
+    pub(super) fn decode<M: Message + Default>(
+        &mut self,
+        header: &Header,
+        body: Bytes,
+    ) -> Result<M, Undecoded> {
+        let malformed = || FrameError::Malformed(header.kind);
+        let bytes = decoded_bytes::<M>(&body).ok_or_else(malformed)?.saturating_sub(body.len());
+        if bytes >= COUNTED_FROM {
+            let admitted = match gives_back(header) {
+                true => Ok(self.requests.take(bytes as u64)),
+                false => self.requests.admit(bytes as u64),
+            };
+            match admitted {
+                Ok(admitted) => self._decoded = Some(admitted),
+                Err(failure) => {
+                    self.send_failure(&failure);
+                    return Err(Undecoded::Refused);
+                }
+            }
+        }
+        Ok(M::decode(body).map_err(|_| malformed())?)
     }
 
     /// The call, if it asks for no more items than allowed; else it has been refused.
@@ -327,6 +375,7 @@ impl Call {
             SessionKind::SetCommit => Verb::SetCommit,
             SessionKind::SetStat => Verb::SetStat,
             SessionKind::SetDrop => Verb::SetDrop,
+            SessionKind::SetSnapshot => Verb::SetSnapshot,
             SessionKind::Watch => Verb::Watch,
             SessionKind::PipeListen => Verb::PipeListen,
             SessionKind::PipeConnect => Verb::PipeConnect,

@@ -7,13 +7,14 @@ use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, PIPES_SINCE, SESSION_ITEMS_MAX,
-    SETS_SINCE, STAGE_SINCE, SessionKind, WATCH_SINCE, top_level_items,
+    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, PIPES_SINCE, SESSION_BODY_MAX,
+    SESSION_ITEMS_MAX, SET_SNAPSHOTS_SINCE, SETS_SINCE, STAGE_SINCE, SessionKind, WATCH_SINCE,
+    top_level_items,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
 
-use super::call::Call;
+use super::call::{Call, Undecoded};
 use super::link::SessionLink;
 use super::{Pending, SessionSettings};
 use crate::exchange::Exchange;
@@ -52,7 +53,7 @@ pub(super) fn frame(
     }
     let body = match body {
         Ok(body) => body,
-        Err(failure) => return refuse(exchange, link, pending, kind, header, &failure),
+        Err(failure) => return refuse(exchange, link, pending, kind, header, settings, &failure),
     };
     match kind {
         SessionKind::Release => {
@@ -95,7 +96,7 @@ pub(super) fn frame(
             Err(FrameError::OutOfPlace(header.kind))
         }
         verb => {
-            let call = Call::begin(exchange, link, pending, verb, header.call, &body);
+            let call = Call::begin(exchange, link, pending, verb, header.call, &body, &settings.requests);
             let pending_max = settings.pending_max;
             if pending.lock().len() > pending_max {
                 call.fail(&Failure::new(
@@ -109,16 +110,18 @@ pub(super) fn frame(
                 return Ok(());
             }
             // Counted before it is decoded: an item of two bytes becomes hundreds.
-            match call.within(top_level_items(&body)) {
-                Some(call) => match memory {
-                    Some(_) if !settings.takes_gpu => {
-                        call.fail(&no_gpu_here());
-                        Ok(())
-                    }
-                    Some(memory) => put_gpu(exchange, call, header, body, memory),
-                    None => verb_call(exchange, call, header, body),
-                },
-                None => Ok(()),
+            let Some(call) = call.within(top_level_items(&body)) else { return Ok(()) };
+            let done = match memory {
+                Some(_) if !settings.takes_gpu => {
+                    call.fail(&no_gpu_here());
+                    Ok(())
+                }
+                Some(memory) => put_gpu(exchange, call, header, body, memory),
+                None => verb_call(exchange, call, header, body),
+            };
+            match done {
+                Ok(()) | Err(Undecoded::Refused) => Ok(()),
+                Err(Undecoded::Frame(error)) => Err(error),
             }
         }
     }
@@ -131,6 +134,7 @@ fn refuse(
     pending: &Pending,
     kind: SessionKind,
     header: &Header,
+    settings: &SessionSettings,
     failure: &Failure,
 ) -> Result<(), FrameError> {
     let is_call =
@@ -138,7 +142,8 @@ fn refuse(
     if !is_call {
         return Err(FrameError::OutOfPlace(header.kind));
     }
-    Call::begin(exchange, link, pending, kind, header.call, &Bytes::new()).fail(failure);
+    let requests = &settings.requests;
+    Call::begin(exchange, link, pending, kind, header.call, &Bytes::new(), requests).fail(failure);
     Ok(())
 }
 
@@ -166,6 +171,7 @@ fn since(kind: SessionKind) -> u32 {
         | SessionKind::SetCommit
         | SessionKind::SetStat
         | SessionKind::SetDrop => MUTABLE_SETS_SINCE,
+        SessionKind::SetSnapshot => SET_SNAPSHOTS_SINCE,
         _ => 1,
     }
 }
@@ -183,59 +189,68 @@ fn release(exchange: &Arc<Exchange>, link: &Arc<SessionLink>, request: &v1::Rele
     items.at((Verb::Release, Ok(()).into())).inc_by(well);
 }
 
-fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) -> Result<(), FrameError> {
+fn verb_call(
+    exchange: &Arc<Exchange>,
+    mut call: Call,
+    header: &Header,
+    body: Bytes,
+) -> Result<(), Undecoded> {
     match call.verb {
         SessionKind::Put => {
-            let request: v1::PutRequest = decode(header, body)?;
+            let request: v1::PutRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             exchange.put(call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::Reserve => {
-            let request: v1::ReserveRequest = decode(header, body)?;
+            let request: v1::ReserveRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             exchange.reserve(call.caller(), request, move |outcome| call.answer_reserved(outcome));
         }
         SessionKind::Seal => {
-            let request: v1::SealRequest = decode(header, body)?;
+            let request: v1::SealRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             let response = exchange.seal(&call.caller(), request);
             call.answer(Ok(response));
         }
         SessionKind::Abort => {
-            let request: v1::AbortRequest = decode(header, body)?;
+            let request: v1::AbortRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.ids.len()) else { return Ok(()) };
             let response = exchange.abort(&call.caller(), &request);
             call.answer(Ok(response));
         }
         SessionKind::Acquire => {
-            let request: v1::AcquireRequest = decode(header, body)?;
+            let request: v1::AcquireRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             exchange.acquire(call.caller(), request, move |outcome| call.answer_acquired(outcome));
         }
         SessionKind::Redeem => {
-            let request: v1::RedeemRequest = decode(header, body)?;
+            let request: v1::RedeemRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             exchange.redeem(call.caller(), request, move |outcome| call.answer_acquired(outcome));
         }
         SessionKind::ChannelCreate => {
-            let request: v1::ChannelCreateRequest = decode(header, body)?;
+            let request: v1::ChannelCreateRequest = call.decode(header, body)?;
             exchange.channel_create(call.caller(), &request, move |outcome| call.answer_created(outcome));
         }
         SessionKind::ChannelAttach => {
-            let request: v1::ChannelAttachRequest = decode(header, body)?;
+            let request: v1::ChannelAttachRequest = call.decode(header, body)?;
             exchange.channel_attach(call.caller(), &request, move |outcome| call.answer_attached(outcome));
         }
         SessionKind::SetOpen => {
-            let request: v1::SetOpenRequest = decode(header, body)?;
+            let request: v1::SetOpenRequest = call.decode(header, body)?;
             exchange.set_open(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::SetRead => {
-            let request: v1::SetReadRequest = decode(header, body)?;
+            let request: v1::SetReadRequest = call.decode(header, body)?;
             exchange.set_read(call.caller(), request, move |outcome| call.answer_rows(outcome));
         }
         SessionKind::SetCommit => {
-            let request: v1::SetCommitRequest = decode(header, body)?;
+            let request: v1::SetCommitRequest = call.decode(header, body)?;
             exchange.set_commit(call.caller(), request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::SetSnapshot => {
+            let request: v1::SetSnapshotRequest = call.decode(header, body)?;
+            exchange.set_snapshot(&call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::PipeListen
         | SessionKind::PipeConnect
@@ -248,29 +263,30 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
 }
 
 /// The verbs of pipes.
-fn pipe(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) -> Result<(), FrameError> {
+fn pipe(exchange: &Arc<Exchange>, mut call: Call, header: &Header, body: Bytes) -> Result<(), Undecoded> {
     match call.verb {
         SessionKind::PipeListen => {
-            let response = exchange.pipe_listen(&call.caller(), &decode(header, body)?);
+            let request: v1::PipeListenRequest = call.decode(header, body)?;
+            let response = exchange.pipe_listen(&call.caller(), &request);
             call.answer(response);
         }
         SessionKind::PipeConnect => {
-            let request: v1::PipeConnectRequest = decode(header, body)?;
+            let request: v1::PipeConnectRequest = call.decode(header, body)?;
             exchange.pipe_connect(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::PipeAccept => {
-            let request: v1::PipeAcceptRequest = decode(header, body)?;
+            let request: v1::PipeAcceptRequest = call.decode(header, body)?;
             exchange.pipe_accept(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::PipeWrite => {
-            let request: v1::PipeWriteRequest = decode(header, body)?;
+            let request: v1::PipeWriteRequest = call.decode(header, body)?;
             exchange.pipe_write(&call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::PipeRead => {
-            let request: v1::PipeReadRequest = decode(header, body)?;
+            let request: v1::PipeReadRequest = call.decode(header, body)?;
             exchange.pipe_read(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
-        _ => return Err(FrameError::OutOfPlace(header.kind)),
+        _ => return Err(FrameError::OutOfPlace(header.kind).into()),
     }
     Ok(())
 }
@@ -284,97 +300,101 @@ fn no_gpu_here() -> Failure {
 /// The one verb that brings a descriptor.
 fn put_gpu(
     exchange: &Exchange,
-    call: Call,
+    mut call: Call,
     header: &Header,
     body: Bytes,
     memory: OwnedFd,
-) -> Result<(), FrameError> {
-    let request: v1::PutGpuRequest = decode(header, body)?;
+) -> Result<(), Undecoded> {
+    let request: v1::PutGpuRequest = call.decode(header, body)?;
     let response = exchange.put_gpu(&call.caller(), request, memory);
     call.answer(Ok(response));
     Ok(())
 }
 
 /// The verbs that move no bytes.
-fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) -> Result<(), FrameError> {
+fn question(exchange: &Arc<Exchange>, mut call: Call, header: &Header, body: Bytes) -> Result<(), Undecoded> {
     match call.verb {
         SessionKind::Describe => {
-            let request: v1::DescribeRequest = decode(header, body)?;
+            let request: v1::DescribeRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.targets.len()) else { return Ok(()) };
             exchange.describe(call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::Lookup => {
-            let request: v1::LookupRequest = decode(header, body)?;
+            let request: v1::LookupRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.names.len()) else { return Ok(()) };
             exchange.lookup(call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::List => {
-            let request = decode::<v1::ListRequest>(header, body)?;
+            let request = call.decode::<v1::ListRequest>(header, body)?;
             let response = exchange.list(&call.caller(), &request, SESSION_ITEMS_MAX);
             call.answer(response);
         }
         SessionKind::Watch => {
-            let request: v1::WatchRequest = decode(header, body)?;
+            let request: v1::WatchRequest = call.decode(header, body)?;
             exchange.watch(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::Stage => {
-            let request: v1::StageRequest = decode(header, body)?;
+            let request: v1::StageRequest = call.decode(header, body)?;
             exchange.stage_next(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::Name => {
-            let request: v1::NameRequest = decode(header, body)?;
+            let request: v1::NameRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             let response = exchange.name(&call.caller(), &request);
             call.answer(response);
         }
         SessionKind::Unname => {
-            let request: v1::UnnameRequest = decode(header, body)?;
+            let request: v1::UnnameRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.names.len()) else { return Ok(()) };
             let response = exchange.unname(&request);
             call.answer(Ok(response));
         }
         SessionKind::PublishSet => {
-            let request: v1::PublishSetRequest = decode(header, body)?;
+            let request: v1::PublishSetRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.leaves.len()) else { return Ok(()) };
             let response = exchange.publish_set(request);
             call.answer(response);
         }
         SessionKind::SetCreate => {
-            exchange.set_create(decode(header, body)?, move |outcome| call.answer(outcome));
+            let request: v1::SetCreateRequest = call.decode(header, body)?;
+            exchange.set_create(request, move |outcome| call.answer(outcome));
         }
         SessionKind::SetStat => {
-            let response = exchange.set_stat(&decode(header, body)?);
+            let request: v1::SetStatRequest = call.decode(header, body)?;
+            let response = exchange.set_stat(&request, SESSION_BODY_MAX as usize);
             call.answer(response);
         }
         SessionKind::SetDrop => {
-            exchange.set_drop(&decode(header, body)?, move |outcome| call.answer(outcome));
+            let request: v1::SetDropRequest = call.decode(header, body)?;
+            exchange.set_drop(&request, move |outcome| call.answer(outcome));
         }
         SessionKind::ChannelStat => {
-            let response = exchange.channel_stat(&decode(header, body)?);
+            let request: v1::ChannelStatRequest = call.decode(header, body)?;
+            let response = exchange.channel_stat(&request);
             call.answer(Ok(response));
         }
         SessionKind::Ticket => {
-            let request: v1::TicketRequest = decode(header, body)?;
+            let request: v1::TicketRequest = call.decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             let response = exchange.ticket(&call.caller(), &request);
             call.answer(Ok(response));
         }
         SessionKind::OpenGpu => {
-            let request: v1::OpenGpuRequest = decode(header, body)?;
+            let request: v1::OpenGpuRequest = call.decode(header, body)?;
             let allocation = exchange.open_gpu(&call.caller(), &request);
             call.answer_opened(allocation);
         }
         SessionKind::Status => {
-            let v1::StatusRequest {} = decode(header, body)?;
+            let v1::StatusRequest {} = call.decode(header, body)?;
             let response = exchange.status();
             call.answer(Ok(response));
         }
         SessionKind::Peers => {
-            let v1::PeersRequest {} = decode(header, body)?;
+            let v1::PeersRequest {} = call.decode(header, body)?;
             let response = exchange.peers();
             call.answer(Ok(response));
         }
-        _ => return Err(FrameError::OutOfPlace(header.kind)),
+        _ => return Err(FrameError::OutOfPlace(header.kind).into()),
     }
     Ok(())
 }

@@ -251,35 +251,45 @@ impl Shared {
             self.metrics.session_refused();
             return refuse(&socket, FIRST_CALL, &too_many(known, sessions_max));
         }
-        if count(&open, Standing::Stranger) >= strangers_max {
-            self.show_out_oldest(&mut open);
-        }
+        let shown_out = match count(&open, Standing::Stranger) >= strangers_max {
+            true => self.show_out_oldest(&mut open),
+            false => None,
+        };
         open.insert(id, Open { socket: end, standing: Standing::Stranger, thread: None });
         let shared = Arc::clone(self);
         let (threads, name) = (self.workers.threads(), format!("session-{}", id.0));
         let run = move || shared.run(id, socket);
         let thread = threads.start_small(STACK_BYTES, &name, PanicScope::Connection, run);
-        match thread {
+        let failed = match thread {
             // The session may have ended already; its own end has then removed the entry, and the handle is not needed.
-            Ok(thread) => drop(open.get_mut(&id).map(|o| o.thread = Some(thread))),
-            Err(error) => {
-                tracing::error!(%error, "no thread for a session");
-                open.remove(&id);
+            Ok(thread) => {
+                if let Some(session) = open.get_mut(&id) {
+                    session.thread = Some(thread);
+                }
+                None
             }
+            Err(error) => open.remove(&id).map(|_| error),
+        };
+        // A line of the log is a write that may wait, and everyone who begins or ends waits for this lock.
+        drop(open);
+        if let Some(SessionId(oldest)) = shown_out {
+            tracing::warn!(session = oldest, "too many connections have not said Hello; the oldest is cut");
+        }
+        if let Some(error) = failed {
+            tracing::error!(%error, "no thread for a session");
         }
     }
 
-    /// Makes room for one more stranger.
-    fn show_out_oldest(&self, open: &mut HashMap<SessionId, Open>) {
+    /// Makes room for one more stranger. Returns the one that has to go.
+    fn show_out_oldest(&self, open: &mut HashMap<SessionId, Open>) -> Option<SessionId> {
         let strangers = open.iter().filter(|(_, session)| session.standing == Standing::Stranger);
-        let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return };
-        if let Some(session) = open.get_mut(&oldest) {
-            session.standing = Standing::ShownOut;
-            self.metrics.sessions.cut.at((SessionCut::Stranger,)).inc();
-            tracing::warn!(session = oldest.0, "too many connections have not said Hello; the oldest is cut");
-            // Its thread sees the end.
-            let _ = session.socket.shutdown(std::net::Shutdown::Both);
-        }
+        let oldest = strangers.map(|(id, _)| *id).min()?;
+        let session = open.get_mut(&oldest)?;
+        session.standing = Standing::ShownOut;
+        self.metrics.sessions.cut.at((SessionCut::Stranger,)).inc();
+        // Its thread sees the end.
+        let _ = session.socket.shutdown(std::net::Shutdown::Both);
+        Some(oldest)
     }
 
     /// The whole life of one session.

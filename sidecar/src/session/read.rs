@@ -68,7 +68,7 @@ const GIVES_BACK_MAX: u32 = 1 << 20;
 
 /// Returns whether a frame gives back what its session has, or ends something: it makes room, so it has room always. Most of them have no
 /// answer that could refuse them.
-fn gives_back(header: &Header) -> bool {
+pub(super) fn gives_back(header: &Header) -> bool {
     let does = |kind| {
         matches!(
             kind,
@@ -280,11 +280,48 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
 
+    use tensorlane_fuzz::{Target, fuzz};
+    use tensorlane_memory::heap::MeteringAllocator;
     use tensorlane_memory::passing;
     use tensorlane_proto::frame::encode;
     use tensorlane_proto::generated as v1;
 
     use super::*;
+
+    #[test]
+    fn mutated_streams_are_read_as_frames_to_their_end_or_to_what_is_none() {
+        let hello =
+            encode(SessionKind::Hello.into(), 0, 1, &v1::SessionHello { version: 1, client: "x".into() });
+        let release = encode(
+            SessionKind::Release.into(),
+            0,
+            2,
+            &v1::ReleaseRequest { ids: vec![7; 40], still_mapped: vec![] },
+        );
+        let corpus = vec![[&hello[..], &release].concat(), release];
+        // One buffer to read ahead, and a step of room for what is announced.
+        let (times, spare, meter) =
+            (4, READ_BYTES + 2 * GROW_BYTES, MeteringAllocator::peak_of as tensorlane_fuzz::Meter);
+        fuzz(Target { name: "FrameReader", corpus, times, spare, meter }, |bytes| {
+            let (mut client, sidecar) = UnixStream::pair().unwrap();
+            client.write_all(bytes).unwrap();
+            drop(client);
+            let (mut reader, mut read) =
+                (FrameReader::of_stranger(Instant::now() + Duration::from_secs(30)), 0);
+            let end = loop {
+                match reader.next(&sidecar) {
+                    Ok((header, body)) => {
+                        assert_eq!(header.length as usize, body.len());
+                        let at = read + HEADER_BYTES;
+                        assert_eq!(bytes[at..at + body.len()], body);
+                        read = at + body.len();
+                    }
+                    Err(error) => break error,
+                }
+            };
+            matches!(end, ReadError::Closed) && read == bytes.len()
+        });
+    }
 
     #[test]
     fn frames_come_whole_however_the_bytes_arrive() {

@@ -3,9 +3,11 @@
 //! ```text
 //!   header: so many bytes --> admitted, at once or in turn --> body read --> call --> the last part of the body dropped
 //!                               '-- no room in time: the body is read over, the call is refused
+//!   call: what the body becomes beyond its own bytes --> admitted in the same way, before it is decoded --> answered
 //! ```
 //!
-//! Counts of calls bound no memory: each session may be in the middle of a body of 16 MiB, and thousands of calls may wait with theirs.
+//! Counts of calls bound no memory: each session may be in the middle of a body of 16 MiB, and thousands of calls may wait with theirs. Nor
+//! do bytes of bodies alone: an item of two bytes becomes hundreds. So the larger of the two counts: a request takes twice that at most.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SESSION_BODY_MAX;
 
-/// Bytes of a body from which on it is counted. Shorter ones are bounded by the calls that wait for a worker: 8 KiB each.
+/// Bytes from which on a body is counted, and what it becomes. Less is bounded by the calls that wait for a worker: 8 KiB each, twice.
 pub(super) const COUNTED_FROM: usize = 8 << 10;
 
 /// Bytes of a body above which it is long: those leave a quarter of all to the others.
@@ -148,7 +150,7 @@ impl AsRef<[u8]> for Counted {
 
 fn no_room(bytes: u64, there: u64, limit: u64) -> Failure {
     let message = format!(
-        "a request of {bytes} bytes found no room within {PATIENCE:?}: requests that come, wait or run have {there} bytes, and \
+        "a request that takes {bytes} bytes found no room within {PATIENCE:?}: requests that come, wait or run have {there} bytes, and \
          may have {limit} (an eighth of arena.base; long ones three quarters of that): send less at a time, or raise arena.base"
     );
     Failure::new(Reason::LimitExceeded, message).with("limit_bytes", limit)

@@ -1,48 +1,69 @@
 //! GPU memory that tensors lie in. The sidecar holds the descriptor of each allocation for as long as its tensor lives, and hands
 //! copies of it on; it never maps one, never looks into one, and knows nothing of the driver behind it.
 //!
-//! An allocation is one tensor's. There is no witness of its maps: whoever maps it keeps it, and the driver frees it when the last map
+//! An allocation is one tensor's: one of a session of this sidecar, or of another peer of the node, whose lease ends with it. There is no
+//! witness of its maps: whoever maps it keeps it, and the driver frees it when the last map
 //! and the last descriptor are gone. The process that put it may use it again where every session that opened it
-//! has given up its lease, and lives: a client unmaps first. Where such a session has ended, its process may map it still.
+//! has given up its lease, and lives: a client unmaps first. Where such a session has ended, its process may map it still. So may
+//! clients of another peer that it was ever lent to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rustix::fs::FileType;
 use smallvec::smallvec;
-use tensorlane_memory::Block;
+use tensorlane_memory::{Block, Lease};
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::device::Device;
 use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, SessionId, TensorId};
+use tensorlane_proto::reference::Reference;
 
 use super::refusals::refused;
 use super::sessions::OWN;
 use super::tensor::{Moved, Taken};
-use super::write::{Copied, unexpected};
+use super::write::{Copied, on_gpu, unexpected};
 use super::{Freed, Sealing, Store, Stored, Tensor};
 use crate::session::SessionLink;
 
-/// Most allocations of one session. Each costs the sidecar a descriptor.
-const SESSION_ALLOCATIONS_MAX: u64 = 1_024;
-/// Most allocations of all sessions together, whether these live or not.
+/// Most allocations of one session, or of one peer of the node. Each costs the sidecar a descriptor.
+const EXPORTER_ALLOCATIONS_MAX: u64 = 1_024;
+/// Most allocations of all together, whether who exported them lives or not.
 const ALLOCATIONS_MAX: u64 = 4_096;
-/// Most bytes of one session. They cost the sidecar nothing; the bound keeps a client that lies from making the sums worthless.
-const SESSION_BYTES_MAX: u64 = 4 << 40;
+/// Most bytes of one of them. They cost the sidecar nothing; the bound keeps a client that lies from making the sums worthless.
+const EXPORTER_BYTES_MAX: u64 = 4 << 40;
 
 /// GpuShares of what is held, of all and of each session that lives or lived.
 #[derive(Debug, Default)]
-pub(super) struct GpuShares(Mutex<HashMap<SessionId, Share>>);
+pub(super) struct GpuShares(Mutex<GpuBooks>);
 
-#[derive(Debug, Default, Clone, Copy)]
-struct Share {
+#[derive(Debug, Default)]
+struct GpuBooks {
+    shares: HashMap<Exporter, GpuShare>,
+    /// Allocations of sessions on each GPU.
+    gpus: BTreeMap<[u8; 16], u64>,
+}
+
+/// Exporter for which an allocation counts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Exporter {
+    Session(SessionId),
+    Peer(PeerName),
+}
+
+#[derive(Debug, Default, Clone)]
+struct GpuShare {
     allocations: u64,
     bytes: u64,
+    /// The session, of one that is no peer.
+    link: Weak<SessionLink>,
 }
 
 /// GPU memory that is held, for metrics.
@@ -50,8 +71,12 @@ struct Share {
 pub struct GpuHeld {
     /// Tensors, each of which has an allocation of its own.
     pub tensors: u64,
-    /// Bytes of their allocations, as those who put them said.
-    pub bytes: u64,
+    /// Bytes of allocations of sessions that live, as those who put them said.
+    pub live: u64,
+    /// Bytes of allocations of sessions that have ended: this sidecar's descriptors keep them.
+    pub orphaned: u64,
+    /// Bytes of allocations of other peers of the node.
+    pub borrowed: u64,
 }
 
 /// GPU memory as a session hands it over.
@@ -66,17 +91,38 @@ pub struct Handed {
     pub memory: OwnedFd,
 }
 
-/// Allocation of GPU memory. Dropped, its descriptor is closed and the session that put it is told.
+/// GPU memory as a peer of this node has lent it.
+pub struct PeerMemory {
+    /// The peer.
+    pub peer: PeerName,
+    /// Length in bytes, as the peer says.
+    pub bytes: u64,
+    /// Memory that the driver exported, as the peer gave it.
+    pub memory: OwnedFd,
+    /// Lease there, which ends with the allocation.
+    pub lease: Lease,
+}
+
+/// Allocation of GPU memory. Dropped, its descriptor is closed and who exported it is told.
 pub struct Allocation {
     memory: Arc<OwnedFd>,
     bytes: u64,
     uuid: [u8; 16],
-    session: SessionId,
-    link: Weak<SessionLink>,
-    number: u64,
+    exporter: Exporter,
+    home: AllocationHome,
     /// The sessions that were given the descriptor.
     openers: Mutex<HashMap<SessionId, Weak<SessionLink>>>,
+    /// Set once another peer was given it.
+    lent: AtomicBool,
     books: Arc<GpuShares>,
+}
+
+/// Exporter that is told when nobody here keeps an allocation any more.
+enum AllocationHome {
+    /// Session that exported it, and its own number of it.
+    Session { link: Weak<SessionLink>, number: u64 },
+    /// Peer of this node. Its lease ends with this.
+    Peer { _lease: Lease },
 }
 
 // === impl GpuShares ===
@@ -84,40 +130,103 @@ pub struct Allocation {
 impl GpuShares {
     pub(super) fn held(&self) -> GpuHeld {
         let books = self.0.lock();
-        let tensors = books.values().map(|share| share.allocations).sum();
-        GpuHeld { tensors, bytes: books.values().map(|share| share.bytes).sum() }
+        let mut held = GpuHeld::default();
+        for (exporter, share) in &books.shares {
+            held.tensors += share.allocations;
+            let state = match exporter {
+                Exporter::Peer(_) => &mut held.borrowed,
+                Exporter::Session(_) if lives(&share.link) => &mut held.live,
+                Exporter::Session(_) => &mut held.orphaned,
+            };
+            *state = state.saturating_add(share.bytes);
+        }
+        held
     }
 
     /// Enters an allocation that a session hands over.
     fn take(self: &Arc<Self>, handed: Handed, uuid: [u8; 16]) -> Result<Allocation, Failure> {
         let Handed { link, number, bytes, memory } = handed;
-        check_kind(&memory)?;
-        let session = link.id();
-        let mut books = self.0.lock();
-        let all: u64 = books.values().map(|share| share.allocations).sum();
-        let share = books.get(&session).copied().unwrap_or_default();
-        if all >= ALLOCATIONS_MAX || share.allocations >= SESSION_ALLOCATIONS_MAX {
-            let message = format!(
-                "this session holds {} allocations of GPU memory and all together {all}; at most \
-                 {SESSION_ALLOCATIONS_MAX} and {ALLOCATIONS_MAX}: release some, or put larger tensors",
-                share.allocations
-            );
-            return Err(Failure::new(Reason::LimitExceeded, message));
-        }
-        let sum = share.bytes.checked_add(bytes).filter(|sum| *sum <= SESSION_BYTES_MAX);
-        let Some(sum) = sum else {
-            let message = format!(
-                "this session holds {} bytes of GPU memory, and {bytes} more would pass {SESSION_BYTES_MAX}",
-                share.bytes
-            );
-            return Err(Failure::new(Reason::LimitExceeded, message));
-        };
-        books.insert(session, Share { allocations: share.allocations + 1, bytes: sum });
-        drop(books);
-        let (memory, books, link) = (Arc::new(memory), Arc::clone(self), Arc::downgrade(&link));
-        let openers = Mutex::default();
-        Ok(Allocation { memory, bytes, uuid, session, link, number, openers, books })
+        let (exporter, link) = (Exporter::Session(link.id()), Arc::downgrade(&link));
+        let home = AllocationHome::Session { link: Weak::clone(&link), number };
+        self.enter(exporter, link, home, (uuid, bytes, memory))
     }
+
+    /// Enters an allocation that a peer has lent.
+    fn borrow(self: &Arc<Self>, lent: PeerMemory, uuid: [u8; 16]) -> Result<Allocation, Failure> {
+        let PeerMemory { peer, bytes, memory, lease } = lent;
+        let home = AllocationHome::Peer { _lease: lease };
+        self.enter(Exporter::Peer(peer), Weak::new(), home, (uuid, bytes, memory))
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        exporter: Exporter,
+        link: Weak<SessionLink>,
+        home: AllocationHome,
+        (uuid, bytes, memory): ([u8; 16], u64, OwnedFd),
+    ) -> Result<Allocation, Failure> {
+        check_kind(&memory)?;
+        let mut books = self.0.lock();
+        let all: u64 = books.shares.values().map(|share| share.allocations).sum();
+        let GpuShare { allocations, bytes: before, .. } =
+            books.shares.get(&exporter).cloned().unwrap_or_default();
+        let full = |why: String| Err(Failure::new(Reason::LimitExceeded, why));
+        if all >= ALLOCATIONS_MAX || allocations >= EXPORTER_ALLOCATIONS_MAX {
+            return full(format!(
+                "{exporter} has {allocations} allocations of GPU memory here and all together {all}; at most \
+                 {EXPORTER_ALLOCATIONS_MAX} and {ALLOCATIONS_MAX}: release some, or put larger tensors"
+            ));
+        }
+        let sum = before.checked_add(bytes).filter(|sum| *sum <= EXPORTER_BYTES_MAX);
+        let Some(sum) = sum else {
+            return full(format!(
+                "{exporter} has {before} bytes of GPU memory here, and {bytes} more would pass {EXPORTER_BYTES_MAX}"
+            ));
+        };
+        if let Exporter::Session(_) = &exporter {
+            *books.gpus.entry(uuid).or_default() += 1;
+        }
+        books.shares.insert(exporter.clone(), GpuShare { allocations: allocations + 1, bytes: sum, link });
+        drop(books);
+        let (memory, books, openers) = (Arc::new(memory), Arc::clone(self), Mutex::default());
+        let lent = AtomicBool::new(false);
+        Ok(Allocation { memory, bytes, uuid, exporter, home, openers, lent, books })
+    }
+}
+
+impl GpuBooks {
+    /// An allocation is gone.
+    fn leave(&mut self, exporter: &Exporter, uuid: &[u8; 16], bytes: u64) {
+        if let Some(share) = self.shares.get_mut(exporter) {
+            share.allocations -= 1;
+            share.bytes -= bytes;
+            if share.allocations == 0 {
+                self.shares.remove(exporter);
+            }
+        }
+        if let Exporter::Session(_) = exporter
+            && let Some(count) = self.gpus.get_mut(uuid)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.gpus.remove(uuid);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session(_) => f.write_str("this session"),
+            Self::Peer(peer) => write!(f, "the peer {peer}"),
+        }
+    }
+}
+
+/// Returns whether a session lives, and was not cut.
+fn lives(link: &Weak<SessionLink>) -> bool {
+    link.upgrade().is_some_and(|link| !link.is_cut())
 }
 
 // === impl Allocation ===
@@ -138,31 +247,34 @@ impl Allocation {
         self.uuid
     }
 
+    /// Returns whether a session of this sidecar exported it, and not another peer.
+    pub fn is_own(&self) -> bool {
+        matches!(self.exporter, Exporter::Session(_))
+    }
+
     /// Notes that a session is given the descriptor.
     pub fn opened_by(&self, link: &Arc<SessionLink>) {
         self.openers.lock().insert(link.id(), Arc::downgrade(link));
     }
 
-    /// Returns whether no process maps it, once no session leases it. A session that was cut is no proof.
+    /// Notes that another peer is given the descriptor. What its clients map, and until when, nobody here knows.
+    pub fn mark_lent(&self) {
+        self.lent.store(true, Ordering::Release);
+    }
+
+    /// Returns whether no process maps it, once no session leases it. A session that was cut is no proof, and a peer gives none.
     fn is_unmapped(&self) -> bool {
-        let lives = |link: &Weak<SessionLink>| link.upgrade().is_some_and(|link| !link.is_cut());
-        self.openers.lock().values().all(lives)
+        !self.lent.load(Ordering::Acquire) && self.openers.lock().values().all(lives)
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let mut books = self.books.0.lock();
-        if let Some(share) = books.get_mut(&self.session) {
-            share.allocations -= 1;
-            share.bytes -= self.bytes;
-            if share.allocations == 0 {
-                books.remove(&self.session);
-            }
-        }
-        drop(books);
-        if let Some(link) = self.link.upgrade() {
-            link.gpu_freed(self.number, self.is_unmapped());
+        self.books.0.lock().leave(&self.exporter, &self.uuid, self.bytes);
+        if let AllocationHome::Session { link, number } = &self.home
+            && let Some(link) = link.upgrade()
+        {
+            link.gpu_freed(*number, self.is_unmapped());
         }
     }
 }
@@ -218,6 +330,33 @@ impl Store {
         tensor.gpu.clone().ok_or_else(|| Failure::new(Reason::InvalidArgument, why()))
     }
 
+    /// The GPU memory of a sealed tensor; none where it lies in host memory, or is not there.
+    pub fn allocation_of(&self, id: TensorId) -> Option<Arc<Allocation>> {
+        self.state.lock().sealed(None, id).ok()?.gpu.clone()
+    }
+
+    /// Takes GPU memory that a peer of this node has lent, of a tensor of that meaning. Refused, it is given back.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED, and INVALID_ARGUMENT for a descriptor that is none of a driver's.
+    pub fn borrow_gpu(&self, descriptor: &Descriptor, lent: PeerMemory) -> Result<Arc<Allocation>, Failure> {
+        let Device::Cuda { uuid: Some(uuid), .. } = descriptor.device else {
+            let why = format!("{} lends GPU memory of a tensor on {}", lent.peer, descriptor.device);
+            return Err(Failure::new(Reason::InvalidArgument, why));
+        };
+        self.gpu.borrow(lent, uuid).map(Arc::new)
+    }
+
+    /// Leases another peer's tensor that is here as GPU memory, if it is.
+    pub fn lease_on_gpu(&self, by: Holder, reference: &Reference) -> Option<Result<Taken, Failure>> {
+        self.lease_copied(by, &on_gpu(reference))
+    }
+
+    /// GPUs on which there is memory that sessions of this sidecar put, whether these live or not.
+    pub fn gpus_held(&self) -> Vec<[u8; 16]> {
+        self.gpu.0.lock().gpus.keys().copied().collect()
+    }
+
     /// Enters a copy of a tensor in GPU memory that was brought into a block here; its id. The sidecar leases it once, in its own
     /// name.
     ///
@@ -231,7 +370,8 @@ impl Store {
             let descriptor = Descriptor { device: Device::Host, ..tensor.descriptor.clone() };
             let plain = encoded::without_metadata(&descriptor);
             let (reference, wanted_by) = (tensor.reference.clone(), smallvec![OWN]);
-            let copied = Copied { reference, descriptor, plain, block, crc32c: None, wanted_by };
+            let (gpu, staged, crc32c) = (None, true, None);
+            let copied = Copied { reference, descriptor, plain, block, gpu, staged, crc32c, wanted_by };
             state.copy_in(self.clock.now(), copied, &self.metadata, &mut freed)
         });
         let wake = state.wants_keeper();

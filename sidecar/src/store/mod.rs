@@ -44,7 +44,7 @@ use tensorlane_proto::ledger::{
 
 pub use self::allocation::AllocRequest;
 pub(crate) use self::allocation::{NoTurn, turn};
-pub use self::gpu::{Allocation, GpuHeld, Handed, copy_dropped, no_gpu_process};
+pub use self::gpu::{Allocation, GpuHeld, Handed, PeerMemory, copy_dropped, no_gpu_process};
 pub use self::holdings::{Direction, Holding, Program, Streaming, Streams};
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
@@ -285,7 +285,7 @@ impl State {
             self.keeper.count_freed(cause, bytes);
             if let Some(tensor) = self.tensors.remove(&id) {
                 tensor.block.mark_retired();
-                if tensor.gpu.is_some() {
+                if tensor.gpu.as_ref().is_some_and(|gpu| gpu.is_own()) {
                     useless.extend(self.ledger.copy_of(&write::origin(&tensor.reference)));
                 }
                 freed.0.push(tensor);

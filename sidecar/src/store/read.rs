@@ -75,10 +75,11 @@ impl Store {
         incarnation: Incarnation,
         id: u64,
     ) -> Option<Result<Taken, Failure>> {
-        self.lease_copied(by, &Origin { peer: owner.as_str().into(), incarnation: incarnation.0, id })
+        let (peer, incarnation) = (owner.as_str().into(), incarnation.0);
+        self.lease_copied(by, &Origin { peer, incarnation, id, on_gpu: false })
     }
 
-    fn lease_copied(&self, by: Holder, origin: &Origin) -> Option<Result<Taken, Failure>> {
+    pub(super) fn lease_copied(&self, by: Holder, origin: &Origin) -> Option<Result<Taken, Failure>> {
         let id = self.state.lock().ledger.copy_of(origin)?;
         match self.lease(by, None, id) {
             // It went between the two looks.

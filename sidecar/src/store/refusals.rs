@@ -71,7 +71,7 @@ impl State {
 /// No room came in time: the largest place there is for such a request, where the rest of the arena is, and who has the
 /// most of it. Who never came to the `front` of the line did not even get its turn.
 pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[Holding]) -> Failure {
-    let Room { usage, largest: usable, elsewhere, for_pulls } = room;
+    let Room { usage, largest: usable, elsewhere, for_pulls, in_reach: _ } = room;
     let turn = if front { "" } else { ", and calls that came earlier still wait" };
     let retired = match usage.retired {
         0 => "",
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn free_bytes_that_are_not_for_this_put_are_told_apart() {
         let usage = Usage { total: 100, free: 90, sealed: 10, ..Usage::default() };
-        let room = Room { usage, largest: 4, elsewhere: 70, for_pulls: 16 };
+        let room = Room { usage, largest: 4, in_reach: 4, elsewhere: 70, for_pulls: 16 };
         let full = arena_full(50, &room, true, &[]);
         assert!(
             full.message.starts_with(

@@ -1,12 +1,17 @@
 //! Sealed sets: one step of the ledger, after which whoever waited for the name or its version is told.
 
 use tensorlane_proto::failure::Failure;
-use tensorlane_proto::ledger::{Event, Publication, version_name};
+use tensorlane_proto::ledger::{Event, Publication, TensorName, version_name};
 
 use super::Store;
 use super::refusals::refused;
 
 impl Store {
+    /// The latest version of a sealed set; 0 where there is none.
+    pub fn latest_version(&self, name: &TensorName) -> u64 {
+        self.state.lock().ledger.versions(name).last().map_or(0, |(version, _)| *version)
+    }
+
     /// Makes a set the next version of its name.
     pub fn publish(&self, publication: Publication) -> Result<(), Failure> {
         let name = publication.name.clone();

@@ -33,6 +33,8 @@ pub struct Tensor {
     pub block: Block,
     /// The GPU memory that the bytes are in.
     pub gpu: Option<Arc<Allocation>>,
+    /// Set if the bytes were copied out of GPU memory for it.
+    pub staged: bool,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
     /// Sums of its granules, from when it is first sent.

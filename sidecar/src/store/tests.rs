@@ -52,7 +52,8 @@ fn copied(store: &Store, id: u64, wanted_by: &[Holder]) -> Copied {
     let reference = Reference::new(exchange, PeerName::new("there").unwrap(), Incarnation(9), id, &layout);
     let descriptor = Descriptor::host(layout);
     let (plain, wanted_by) = (encoded::without_metadata(&descriptor), wanted_by.into());
-    Copied { reference, descriptor, plain, block: sealed(store), crc32c: None, wanted_by }
+    let (gpu, staged, crc32c) = (None, false, None);
+    Copied { reference, descriptor, plain, block: sealed(store), gpu, staged, crc32c, wanted_by }
 }
 
 fn entered(store: &Store, copies: Vec<Copied>) -> Vec<Entered> {

@@ -11,6 +11,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Millis, Origin, Refusal, Retry, TensorId};
 use tensorlane_proto::reference::Reference;
 
+use super::gpu::Allocation;
 use super::keeper::FOREIGN_LOOK;
 use super::metadata::{Described, SharedMetadata};
 use super::names::Wake;
@@ -48,6 +49,10 @@ pub struct Copied {
     pub plain: Bytes,
     /// The bytes, sealed by whoever brought them, before anyone could hear of it.
     pub block: Block,
+    /// The GPU memory that the bytes are in; then there is nothing in the block.
+    pub gpu: Option<Arc<Allocation>>,
+    /// Set if the bytes were copied out of GPU memory for it.
+    pub staged: bool,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
     /// Holders that wait for it, each as often as it does.
@@ -189,7 +194,7 @@ impl Store {
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
         let (plain, sums) = (encoded::without_metadata(&descriptor), OnceLock::new());
-        Tensor { id, reference, descriptor, plain, kept, block, gpu: None, crc32c, sums }
+        Tensor { id, reference, descriptor, plain, kept, block, gpu: None, staged: false, crc32c, sums }
     }
 }
 
@@ -203,8 +208,13 @@ impl State {
         metadata: &SharedMetadata,
         freed: &mut Freed,
     ) -> Result<Entered, Failure> {
-        let Copied { reference, descriptor, plain, block, crc32c, wanted_by: mut leased } = copied;
-        let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_guest());
+        let Copied { reference, descriptor, plain, block, gpu, staged, crc32c, wanted_by: mut leased } =
+            copied;
+        let (origin, bytes, mapped) = match &gpu {
+            // None of the arena's bytes, and its owner's until nobody leases it.
+            Some(_) => (on_gpu(&reference), 0, true),
+            None => (origin(&reference), descriptor.layout.bytes(), block.is_guest()),
+        };
         let Described { descriptor, kept } = metadata.keep(descriptor)?;
         leased.retain(|by| self.check_open(Some(*by)).is_ok());
         // The first one's from the start. Ours, until all who wait have theirs, where nobody does any more, or that one may have
@@ -222,7 +232,7 @@ impl State {
             Ok(Answer::CopiedIn { id }) => {
                 let sums = OnceLock::new();
                 let tensor =
-                    Tensor { id, reference, descriptor, plain, kept, block, gpu: None, crc32c, sums };
+                    Tensor { id, reference, descriptor, plain, kept, block, gpu, staged, crc32c, sums };
                 let tensor = Arc::new(tensor);
                 self.tensors.insert(id, Arc::clone(&tensor));
                 (id, Ok(tensor))
@@ -275,7 +285,13 @@ impl State {
 
 /// Origin that a reference names, as the ledger keeps it.
 pub(super) fn origin(reference: &Reference) -> Origin {
-    Origin { peer: reference.peer().into(), incarnation: reference.incarnation().0, id: reference.id() }
+    let (peer, incarnation) = (reference.peer().into(), reference.incarnation().0);
+    Origin { peer, incarnation, id: reference.id(), on_gpu: false }
+}
+
+/// Origin of the same tensor in GPU memory.
+pub(super) fn on_gpu(reference: &Reference) -> Origin {
+    Origin { on_gpu: true, ..origin(reference) }
 }
 
 fn unsealable(error: &BlockError) -> Failure {

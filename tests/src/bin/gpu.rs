@@ -10,6 +10,7 @@
 //! beyond NAME                  error LABEL            a put of more than lies at an address
 //! reserve BYTES                reserved BYTES         makes room and gives it back
 //! get TARGET                   got CRC LENGTH WAY     leases, maps and reads; holds it
+//! exact TARGET                 got CRC LENGTH WAY     the same, if no byte is copied
 //! part TARGET START STOP STEP  got CRC LENGTH WAY     the same of a part of a row
 //! rows TARGET                  error LABEL            a list of rows
 //! again                        read CRC...            reads once more all that is held
@@ -30,6 +31,7 @@ use std::str::FromStr;
 use tensorlane_client::gpu::{Device, DeviceTensor, Gpu, Stream, probe};
 use tensorlane_client::{AcquireOptions, Client, Error, Moved, PutOptions, Result, Stored, Target};
 use tensorlane_memory::fork::spawn_child;
+use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::{Range, Selection};
 use tensorlane_proto::{DType, Layout, Metadata, Reference, Shape, Transport};
 use tensorlane_tests::tensors::pattern;
@@ -147,6 +149,10 @@ impl Workload {
                 Ok(format!("reserved {bytes}"))
             }
             ["get", of] => self.get(target(of), &AcquireOptions::new()),
+            ["exact", of] => {
+                let require = Require::ZERO_COPY;
+                self.get(target(of), &AcquireOptions { require, ..AcquireOptions::new() })
+            }
             ["part", of, start, stop, step] => {
                 let range =
                     Range { start: Some(number(start)), stop: Some(number(stop)), step: number(step) };

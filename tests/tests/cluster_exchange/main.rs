@@ -3,9 +3,11 @@
 //! What a thousand peers cost is measured alone.
 
 mod exchange;
+mod jobs;
 mod many;
 mod messages;
 mod python;
+mod sets;
 
 use tensorlane_tests::turns::Turns;
 

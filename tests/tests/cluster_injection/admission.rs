@@ -183,6 +183,9 @@ fn pods_that_cannot_be_served_are_refused_and_pods_that_do_not_ask_are_left_alon
         &host,
         &["hostNetwork: true", "set hostNetwork: false, or tensorlane.dev/inject: disabled"],
     );
+    let mut sets = asking("sets");
+    annotate(&mut sets, "sets", "data/sets");
+    refused(&namespace, &sets, &["names the volume \"data\"", "add it to spec.volumes, or correct the name"]);
     let mut taken = asking("taken");
     taken["spec"]["volumes"] = json!([{"name": "mine", "emptyDir": {}}]);
     taken["spec"]["containers"][0]["volumeMounts"] =
@@ -239,7 +242,7 @@ fn limit_ranges_are_kept() {
     fits["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "50m"}});
     let (pod, sidecar) = injected(&try_create(namespace.name(), &fits.to_string()));
     // The default is for those who say nothing: the sidecar says what it needs.
-    let limits = json!({"cpu": "300m", "ephemeral-storage": "1Gi", "memory": "320Mi"});
+    let limits = json!({"cpu": "300m", "memory": "320Mi"});
     let requests = json!({"cpu": "100m", "ephemeral-storage": "64Mi", "memory": "320Mi"});
     assert_eq!(sidecar["resources"], json!({"limits": limits, "requests": requests}));
     assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"]["memory"], "32Mi");
@@ -266,7 +269,7 @@ fn resource_quotas_are_kept() {
     pod["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "200m", "memory": "64Mi"}});
     let (made, sidecar) = injected(&create(namespace.name(), &pod.to_string()));
     // A quota on limits refuses whoever has none.
-    let limits = json!({"cpu": "100m", "ephemeral-storage": "1Gi", "memory": "320Mi"});
+    let limits = json!({"cpu": "100m", "memory": "320Mi"});
     assert_eq!(sidecar["resources"]["limits"], limits);
     assert_eq!(made["status"]["qosClass"], "Guaranteed", "as it would have been without a sidecar");
     let used = eventually("the pod is counted with its sidecar", || {

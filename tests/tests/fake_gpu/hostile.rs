@@ -16,7 +16,7 @@ use tensorlane_tests::{Sidecar, reason, until};
 use crate::GRANULE;
 
 /// Imitation of an allocation of the stand-in on that device.
-fn imitation(device: u8, bytes: u64) -> OwnedFd {
+pub(crate) fn imitation(device: u8, bytes: u64) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create(format!("fake-gpu:{device}:{bytes}"), flags).unwrap();
     rustix::fs::ftruncate(&memory, bytes).unwrap();
@@ -30,7 +30,7 @@ fn uuid(device: u8) -> Vec<u8> {
 }
 
 /// A tensor of 100 bytes that only its name keeps.
-fn request(name: &str, bytes: u64, device: u8) -> v1::PutGpuRequest {
+pub(crate) fn request(name: &str, bytes: u64, device: u8) -> v1::PutGpuRequest {
     let place = v1::Device { cuda_index: Some(0), cuda_uuid: uuid(device).into() };
     let descriptor = v1::Descriptor {
         dtype: DType::U8 as u32,
@@ -43,7 +43,11 @@ fn request(name: &str, bytes: u64, device: u8) -> v1::PutGpuRequest {
     v1::PutGpuRequest { descriptor, keep, allocation: 1, allocation_bytes: bytes }
 }
 
-fn put(session: &mut RawSession, request: &v1::PutGpuRequest, memory: BorrowedFd<'_>) -> Result<(), Failure> {
+pub(crate) fn put(
+    session: &mut RawSession,
+    request: &v1::PutGpuRequest,
+    memory: BorrowedFd<'_>,
+) -> Result<(), Failure> {
     session.send_with(SessionKind::PutGpu, request, &[memory]);
     let reply: v1::PutResponse = session.reply()?;
     match reply.results.into_iter().next().and_then(|result| result.outcome) {
@@ -269,7 +273,10 @@ fn a_stager_that_lies_gets_nothing_to_a_reader() {
         let client = client.clone();
         std::thread::spawn(move || reason(client.acquire("a", &AcquireOptions::new()).map(drop)))
     };
-    let stage = |report| v1::StageRequest { cuda_uuids: vec![uuid(0).into()], report, deadline_ms: 0 };
+    let stage = |report| {
+        let cuda_uuids = vec![uuid(0).into()];
+        v1::StageRequest { cuda_uuids, report, ..v1::StageRequest::default() }
+    };
     let over = |order, written| v1::StageReport { order, written, over: true, failure: None };
     for uuids in [vec![], vec![vec![1; 15].into()], vec![uuid(0).into(); 65]] {
         liar.send(SessionKind::Stage, &v1::StageRequest { cuda_uuids: uuids, ..v1::StageRequest::default() });

@@ -5,6 +5,7 @@ use tensorlane_tests::gpu::{GpuDriver, GpuWorkload};
 use tensorlane_tests::until;
 
 mod hostile;
+mod node;
 mod peers;
 mod refusals;
 mod shared;

@@ -12,6 +12,13 @@ use crate::driver;
 
 /// Two sidecars of one exchange, which are connected.
 pub(crate) fn pair() -> ([Sidecar; 2], tempfile::TempDir) {
+    pair_with(|_, options| options)
+}
+
+/// Pair with further settings of each: the first is `a`, the second `b`. The folder is for both.
+pub(crate) fn pair_with(
+    set: impl Fn(&std::path::Path, SidecarOptions) -> SidecarOptions,
+) -> ([Sidecar; 2], tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.yaml");
     // An address of the loopback network and a port that no other test of these processes has.
@@ -20,7 +27,8 @@ pub(crate) fn pair() -> ([Sidecar; 2], tempfile::TempDir) {
     let start = |peer: &str| {
         let port = PORTS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let options = SidecarOptions::default().set("peer", peer).set("peers.file", file.display()).admin();
-        Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.10:{port}")))
+        let options = options.set("peers.listen", format!("127.{high}.{low}.10:{port}"));
+        Sidecar::with(set(folder.path(), options))
     };
     let both = [start("a"), start("b")];
     let line = |sidecar: &Sidecar| {
@@ -97,12 +105,12 @@ fn a_peer_gets_what_lies_on_a_gpu_of_another_and_into_its_own() {
         producer.ask(&format!("put of-{bytes} {bytes} {seed}"), "put");
         let (seen, way) = got(&far, &format!("of-{bytes}"));
         assert!(seen == pattern(seed, bytes), "{bytes} bytes by {way}");
-        assert!(way.contains("staged") && way.ends_with("not cuda_ipc: other_peer"), "{way}");
+        assert!(way.contains("staged") && way.ends_with("not cuda_ipc: no_socket_dir"), "{way}");
     }
     producer.ask("put straight 5000003 9", "put");
     let mut reader = GpuWorkload::start(&both[1], &driver());
     let seen = reader.ask("get straight", "got");
-    assert!(seen.starts_with(&sight(9, 5_000_003, "")) && seen.ends_with(":other_peer"), "{seen}");
+    assert!(seen.starts_with(&sight(9, 5_000_003, "")) && seen.ends_with(":no_socket_dir"), "{seen}");
     assert_eq!(reader.ask("again", "read"), &seen[..8]);
     reader.ask("drop", "dropped");
 }

@@ -9,7 +9,7 @@ use tensorlane_tests::raw::RawSession;
 
 fn create(name: &str, slots: u32, slot_bytes: u64) -> v1::ChannelCreateRequest {
     let spec = v1::ChannelSpec { name: name.to_owned(), slots, slot_bytes, ..v1::ChannelSpec::default() };
-    v1::ChannelCreateRequest { spec: Some(spec), key: 1, deadline_ms: 1_000 }
+    v1::ChannelCreateRequest { spec: Some(spec), key: 1, deadline_ms: 1_000, readers: None }
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_session_ends_no_channel_and_no_reader_of_others() {
     for number in 0..10 {
         stranger.send(
             SessionKind::ChannelDetach,
-            &v1::ChannelDetachRequest { channel: number, reader: number, still_mapped: false },
+            &v1::ChannelDetachRequest { channel: number, reader: number, ..Default::default() },
         );
         for gone in [false, true] {
             let ready = v1::ChannelReady { reader: number, gone, ..v1::ChannelReady::default() };

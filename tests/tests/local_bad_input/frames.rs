@@ -107,6 +107,7 @@ fn frames_that_may_not_come_now_cut_the_session() {
         SessionKind::SetCommit,
         SessionKind::SetStat,
         SessionKind::SetDrop,
+        SessionKind::SetSnapshot,
         SessionKind::PipeListen,
         SessionKind::PipeConnect,
         SessionKind::PipeAccept,

@@ -1,17 +1,25 @@
 //! Bad input is refused with a reason that a program can act on, and nothing is left of it.
 
 mod channels;
+mod decoders;
 mod descriptors;
 mod frames;
 mod pipes;
+mod puts;
 mod reservations;
 mod selections;
+mod set_streams;
 mod targets;
 
 use tensorlane_client::AcquireOptions;
+use tensorlane_memory::heap::MeteringAllocator;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::{DType, Failure, generated as v1, wire};
 use tensorlane_tests::raw::RawSession;
+
+/// Measures what decoders take.
+#[global_allocator]
+static METERING: MeteringAllocator = MeteringAllocator;
 
 fn all() -> AcquireOptions {
     AcquireOptions::new()

@@ -435,13 +435,14 @@ fn the_command_writes_reads_and_lists_a_channel() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
     let mut tail = program(&sidecar, &["tail", "lines", "--wait", "60s", "--raw"]);
+    let mut copy = program(&sidecar, &["tail", "lines", "--wait", "60s", "--lines"]);
     let mut counted = program(&sidecar, &["tail", "lines", "--wait", "60s", "-n", "1"]);
-    let mut writer = program(&sidecar, &["write", "lines", "--expect-readers", "2"]);
+    let mut writer = program(&sidecar, &["write", "lines", "--expect-readers", "3"]);
     writer.say("one\n\nthree");
     assert_eq!(counted.finish(), "0  3 B\n");
-    until("the channel is listed with the reader that is left", || {
+    until("the channel is listed with the readers that are left", || {
         let channels = client.channels("").unwrap();
-        channels.len() == 1 && channels[0].readers.len() == 1 && channels[0].written == 2
+        channels.len() == 1 && channels[0].readers.len() == 2 && channels[0].written == 2
     });
     let listed = program(&sidecar, &["ls"]).finish();
     assert!(listed.starts_with("NAME") && listed.contains("lines  tensorlane"), "{listed}");
@@ -450,4 +451,5 @@ fn the_command_writes_reads_and_lists_a_channel() {
     assert_eq!((&stat["written"], &stat["readers"][0]["route"]), (&2.into(), &"local".into()));
     assert_eq!(writer.finish(), "3 messages, 8 B\n");
     assert_eq!(tail.finish(), "onethree");
+    assert_eq!(copy.finish(), "one\n\nthree\n");
 }

@@ -1,6 +1,7 @@
 //! Sidecar and its sessions: every verb, channels, also over gRPC, requests that are repeated, and sets.
 
 mod channels;
+mod evictions;
 mod exchange;
 mod file_sets;
 mod mutable_sets;
@@ -8,6 +9,8 @@ mod pipe_streams;
 mod pipes;
 mod policies;
 mod repeats;
+mod set_snapshots;
+mod set_streams;
 mod sets;
 mod streams;
 mod watch;

@@ -180,6 +180,7 @@ fn what_a_reader_holds_stays_while_a_writer_in_a_process_of_its_own_laps_it() {
                         }
                     }
                     Read::Gap { next: after, .. } => next = after,
+                    Read::Epoch { .. } => panic!("a reader that does not follow met another channel"),
                     Read::End(end) => {
                         assert_eq!((end, next), (End::Finished, LINES as u64));
                         break;

@@ -11,6 +11,9 @@ const ROWS: u64 = 24;
 /// Elements of a row: four rows are a band.
 const WIDE: u64 = 200_000;
 const KILLS: u64 = 30;
+/// Kills at most, if none of the first ones hit a commit while its rows were written.
+const KILLS_AT_MOST: u64 = 300;
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Value of a row, proven to be one in both leaves; none where it is torn.
 fn value(set: &MutableSet, row: u64) -> Option<u8> {
@@ -37,6 +40,26 @@ fn whole(set: &MutableSet) -> Option<u8> {
     first
 }
 
+/// Time until the next commit of a loop of them is made.
+fn next_commit(set: &MutableSet) -> Duration {
+    let (begun, version) = (Instant::now(), set.now().unwrap().version);
+    while set.now().unwrap().version == version {
+        assert!(begun.elapsed() < PATIENCE, "no commit after {version}");
+    }
+    begun.elapsed()
+}
+
+/// Waits within a commit of a loop of them, until another part of its time each time.
+fn reach_point(set: &MutableSet, kill: u64) {
+    next_commit(set);
+    // As long as the one before took, whatever this machine does beside it.
+    let point = next_commit(set) * u32::try_from(kill * 37 % 100).unwrap() / 100;
+    let since = Instant::now();
+    while since.elapsed() < point {
+        std::hint::spin_loop();
+    }
+}
+
 fn write(set: &MutableSet, rows: Selection, count: u64, value: u8) {
     let bytes = |of: u64| vec![value; usize::try_from(count * of).unwrap()];
     let (obs, done) = (bytes(WIDE), bytes(1));
@@ -54,7 +77,9 @@ fn rows_that_a_killed_sidecar_was_writing_are_torn_until_they_are_written_again_
     let reference = client.create_set(&spec.files(&files)).unwrap().reference().to_owned();
     drop(client);
     let mut torn = 0;
-    for kill in 1..=KILLS {
+    let mut kill = 0;
+    while kill < KILLS || (torn == 0 && kill < KILLS_AT_MOST) {
+        kill += 1;
         let before = {
             let client = sidecar.client();
             let set = client.open_mutable_set(&reference).unwrap();
@@ -62,12 +87,7 @@ fn rows_that_a_killed_sidecar_was_writing_are_torn_until_they_are_written_again_
             let mut writer = Workload::start(&sidecar);
             writer.ask(&format!("commit-loop replay {kill}"), "looping");
             until("some commits are made", || set.now().unwrap().version > before + kill % 4);
-            // At another point of a commit each time: it takes some milliseconds.
-            let point = Duration::from_micros(kill * 977 % 9_000);
-            let since = Instant::now();
-            while since.elapsed() < point {
-                std::hint::spin_loop();
-            }
+            reach_point(&set, kill);
             sidecar.kill();
             writer.kill_alone();
             before
@@ -103,7 +123,7 @@ fn rows_that_a_killed_sidecar_was_writing_are_torn_until_they_are_written_again_
         write(&set, Selection::All, ROWS, 9);
         assert_eq!((whole(&set), set.now().unwrap().torn_rows), (Some(9), 0));
     }
-    println!("{torn} of {KILLS} kills hit rows that were being written");
+    println!("{torn} of {kill} kills hit rows that were being written");
     assert!(torn > 0, "no kill hit a commit while it was applied");
 }
 
@@ -124,7 +144,9 @@ fn commits_to_a_journal_are_whole_after_any_kill_and_none_that_was_seen_is_lost(
     drop(client);
     let journal = root.path().join("replay/.tensorlane/journal");
     let mut redone = 0;
-    for kill in 1..=KILLS {
+    let mut kill = 0;
+    while kill < KILLS || (redone == 0 && kill < KILLS_AT_MOST) {
+        kill += 1;
         let seen = {
             let client = sidecar.client();
             let set = client.open_mutable_set(&reference).unwrap();
@@ -132,11 +154,7 @@ fn commits_to_a_journal_are_whole_after_any_kill_and_none_that_was_seen_is_lost(
             let mut writer = Workload::start(&sidecar);
             writer.ask(&format!("commit-loop replay {kill}"), "looping");
             until("some commits are made", || set.now().unwrap().version > before + kill % 4);
-            let point = Duration::from_micros(kill * 977 % 9_000);
-            let since = Instant::now();
-            while since.elapsed() < point {
-                std::hint::spin_loop();
-            }
+            reach_point(&set, kill);
             let seen = set.now().unwrap().version;
             sidecar.kill();
             writer.kill_alone();
@@ -151,7 +169,7 @@ fn commits_to_a_journal_are_whole_after_any_kill_and_none_that_was_seen_is_lost(
         assert!(info.version >= seen, "{} after {seen}", info.version);
         assert_eq!((info.torn_rows, whole(&set).is_some()), (0, true));
     }
-    println!("{redone} of {KILLS} kills left commits in the journal");
+    println!("{redone} of {kill} kills left commits in the journal");
     assert!(redone > 0, "no kill left a commit in the journal");
     let client = sidecar.client();
     let set = client.open_mutable_set("replay").unwrap();

@@ -199,6 +199,32 @@ fn what_does_not_ask_passes_byte_for_byte_beside_what_does() {
 }
 
 #[test]
+fn json_is_one_list_of_what_comes_out_as_yaml_and_notes_are_lines_of_it() {
+    let manifests = read("restricted.in.yaml");
+    let yaml = inject(&["-f", "-"], manifests.as_bytes());
+    let called = inject(&["-f", "-", "-o", "json"], manifests.as_bytes());
+    assert_eq!((yaml.code, called.code), (Some(0), Some(0)), "{}", called.errors);
+    let list: Value = serde_json::from_str(&called.out).expect("one object");
+    assert_eq!((&list["apiVersion"], &list["kind"]), (&Value::from("v1"), &Value::from("List")));
+    assert_eq!(list["items"], Value::from(documents(&yaml.out)));
+    let note = |line: &str| serde_json::from_str::<Value>(line).unwrap()["note"].as_str().unwrap().to_owned();
+    let notes: Vec<_> = called.errors.lines().map(note).collect();
+    assert_eq!(notes, yaml.errors.lines().collect::<Vec<_>>());
+    let again = inject(&["-f", "-", "-o", "json"], called.out.as_bytes());
+    assert_eq!((again.code, again.out), (Some(0), called.out), "{}", again.errors);
+}
+
+#[test]
+fn json_is_nothing_where_a_pod_cannot_be_injected() {
+    let pod = "kind: Pod\nmetadata: {name: p, annotations: {tensorlane.dev/inject: enabled}}\n";
+    let called = inject(&["-f", "-", "-o", "json"], pod.as_bytes());
+    assert_eq!((called.code, called.out.as_str()), (Some(1), ""));
+    let lines: Vec<Value> = called.errors.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines[0]["note"].as_str().unwrap().contains("cannot be injected"), "{lines:?}");
+    assert!(lines[1]["message"].as_str().unwrap().contains("nothing is printed"), "{lines:?}");
+}
+
+#[test]
 fn a_call_without_a_file_shows_how_it_is_called() {
     let called = inject(&[], b"");
     assert_eq!((called.code, called.out.as_str()), (Some(2), ""));

@@ -1,8 +1,9 @@
-//! Limits of a sidecar: room in its arena, and what its clients may take of it.
+//! Limits of a sidecar: room in its arena, what its clients may take of it, and seats for peers.
 
 mod limits;
 mod pressure;
 mod probes;
+mod seats;
 mod streams;
 mod tables;
 mod waits;

@@ -78,7 +78,7 @@ impl Desk {
     }
 }
 
-fn tensors(file: &Path) -> Vec<(String, Vec<u8>)> {
+pub(super) fn tensors(file: &Path) -> Vec<(String, Vec<u8>)> {
     let bytes = std::fs::read(file).unwrap();
     let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
@@ -126,11 +126,12 @@ fn every_command_prints_json_for_programs() {
 fn errors_say_what_was_wrong_once_and_what_to_do() {
     let desk = Desk::new();
     desk.works("put model.safetensors --name m");
-    let nowhere = "error: NOT_FOUND: nothing is named no/such here or at any connected peer; List (`tensorlane ls`) tells \
-                   names, a wait lasts for one\n";
+    let nowhere = "error: NOT_FOUND: nothing is named no/such here or at any connected peer; `tensorlane ls` (List) shows the \
+                   names of a peer, and a call with a wait (`--wait 10s`) waits until the name is given\n";
     assert_eq!(desk.fails("get no/such"), nowhere);
     assert_eq!(desk.fails("describe m/w no/such"), nowhere);
-    let gone = "error: NOT_FOUND: nothing is named no/such; List (`tensorlane ls`) tells the names\n";
+    let gone =
+        "error: NOT_FOUND: nothing is named no/such; `tensorlane ls` (List) shows the names of a peer\n";
     assert_eq!(desk.fails("rm no/such"), gone);
     // What stands below a name that is none is told.
     for verb in ["get m", "describe m", "rm m"] {
@@ -157,6 +158,18 @@ fn errors_say_what_was_wrong_once_and_what_to_do() {
             assert!(called.code == 2 && called.errors.contains(part), "{}", called.errors);
         }
     }
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn messages_that_were_written_for_nobody_are_told() {
+    let desk = Desk::new();
+    let called = desk.call("channel write lines model.safetensors model.safetensors");
+    assert_eq!((called.code, called.out.as_str()), (0, "2 messages, 195.6 KiB\n"), "{}", called.errors);
+    let told = "warning: all messages were written while nobody read the channel; --expect-readers 1 waits for a reader\n";
+    assert_eq!(called.errors, told);
+    let refused = desk.fails("channel write lines model.safetensors --expect-readers 1 --timeout 100ms");
+    assert!(refused.contains("0 of the 1 readers that the channel \"lines\" expects are there"), "{refused}");
     desk.sidecar.assert_all_free();
 }
 

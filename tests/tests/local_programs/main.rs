@@ -3,6 +3,7 @@
 mod command;
 mod files;
 mod generations;
+mod peers;
 mod routes;
 mod sets;
 mod sidecar;

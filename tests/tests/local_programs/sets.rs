@@ -1,5 +1,6 @@
 //! `tensorlane set` from outside: directories in and out, versions, and what goes wrong.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -7,10 +8,12 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tensorlane_client::set::mutable::Place;
+use tensorlane_proto::Selection;
 use tensorlane_tests::process::signal;
 use tensorlane_tests::{SidecarOptions, until};
 
-use super::command::Desk;
+use super::command::{Desk, tensors};
 use super::files::start;
 
 const ROOT: &str = r#"{"obs": {"device": "cpu", "shape": [4, 25000], "dtype": "torch.float32", "is_nested": false}, "a b": {"device": "cpu", "shape": [4], "dtype": "torch.uint8", "is_nested": false}, "next": {"type": "TensorDict"}, "label": {"type": "NonTensorData"}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict"}"#;
@@ -105,7 +108,7 @@ fn a_directory_that_is_there_is_replaced_only_where_that_is_said_and_it_is_a_set
     fs::create_dir(desk.path("mine")).unwrap();
     fs::write(desk.path("mine/letter"), b"x").unwrap();
     assert!(desk.fails("set get policy --to mine --replace").contains("is no set"));
-    assert!(desk.fails("set get policy --to model.safetensors --replace").contains("is no plain directory"));
+    assert!(desk.fails("set get policy --to mine/letter --replace").contains("is no plain directory"));
     assert_eq!(fs::read(desk.path("mine/letter")).unwrap(), b"x");
 }
 
@@ -126,6 +129,28 @@ fn a_tensor_is_no_set() {
     let refused = desk.fails("set get m/w");
     assert!(refused.contains("NOT_A_SET: m/w is a tensor (f32[2, 3]) and no set"), "{refused}");
     assert!(desk.fails("set put saved --name m/w").contains("NAME_TAKEN"));
+}
+
+#[test]
+fn a_set_is_no_tensor_to_get_and_is_left_out_of_what_is_below_a_name() {
+    let desk = desk();
+    desk.works("set put saved --name p/policy");
+    let refused = "error: p/policy is a set, and get takes tensors: `tensorlane set get p/policy`\n";
+    for line in ["get p/policy", "get p/policy --to x.safetensors", "get -r p --to x.safetensors"] {
+        assert_eq!(desk.fails(line), refused, "{line}");
+    }
+    assert!(!desk.path("x.safetensors").exists());
+    let listed = desk.works("ls");
+    assert!(listed.lines().any(|line| line.split_whitespace().take(2).eq(["p/policy", "set"])), "{listed}");
+    desk.works("put model.safetensors --name p/m");
+    let called = desk.call("get -r p --to x.safetensors");
+    assert_eq!(called.code, 0, "{}", called.errors);
+    assert!(
+        called.errors.starts_with("warning: p/policy is a set") && called.errors.ends_with("; left out\n"),
+        "{}",
+        called.errors
+    );
+    assert_eq!(tensors(&desk.path("x.safetensors")).len(), 2);
 }
 
 #[test]
@@ -154,6 +179,11 @@ fn a_mutable_set_is_made_shown_and_dropped() {
     let leaf = json!({ "key": "obs", "dtype": "u8", "row_shape": [48, 48, 3] });
     assert_eq!((&json["leaves"][0], &json["version"], &json["rows"]), (&leaf, &json!(0), &json!(100)));
     assert_eq!(&desk.json("set ls")["mutable"][0], json);
+    // As the set of a peer is called.
+    let peer = desk.json("status")["peer"].as_str().unwrap().to_owned();
+    assert_eq!(&desk.json(&format!("set stat {peer}/replay"))["sets"][0], json);
+    let none = desk.fails("set stat other");
+    assert!(none.contains("begins with \"other\", and none of another peer is called so"), "{none}");
     let refused = desk.fails("set create replay --rows 1 --leaf a:u8");
     assert!(refused.contains("NAME_TAKEN: a mutable set replay is here already"), "{refused}");
     assert_eq!(desk.json("set drop replay")["dropped"], "replay");
@@ -246,5 +276,150 @@ fn a_set_that_takes_the_place_of_another_has_its_mode() {
     desk.works("set get s --to got --replace");
     assert_eq!(fs::metadata(desk.path("got")).unwrap().permissions().mode() & 0o7777, 0o700);
     desk.works("rm -r --all");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_safetensors_file_is_a_set_and_a_set_is_a_safetensors_file() {
+    let desk = desk();
+    desk.works("set put model.safetensors --name model --checksum");
+    let got = desk.json("set get model --to copy.safetensors");
+    assert_eq!((&got["version"], got["tensors"].as_array().unwrap().len()), (&json!(1), 2));
+    assert_eq!(tensors(&desk.path("copy.safetensors")), tensors(&desk.path("model.safetensors")));
+    // Trees are dotted names, and values are metadata.
+    desk.works("set put saved --name policy");
+    desk.works("set get policy --to policy.safetensors");
+    let refused = desk.fails("set get policy --to policy.safetensors");
+    assert!(refused.contains("policy.safetensors exists; name another file"), "{refused}");
+    desk.works("set get policy --to policy.safetensors --replace");
+    let put = desk.json("set put policy.safetensors --name again");
+    let mut keys: Vec<&str> =
+        put["tensors"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["a b", "next.none", "obs"]);
+    desk.works("set get again --to again");
+    for name in ["obs.memmap", "a%20b.memmap"] {
+        let read = |folder: &str| fs::read(desk.path(folder).join(name)).unwrap();
+        assert_eq!(read("again"), read("saved"), "{name}");
+    }
+    let label = |folder: &str| {
+        let meta = fs::read(desk.path(folder).join("label/meta.json")).unwrap();
+        serde_json::from_slice::<Value>(&meta).unwrap()["data"].clone()
+    };
+    assert_eq!(label("again"), label("saved"));
+    fs::write(desk.path("cut.safetensors"), b"1234567").unwrap();
+    assert!(desk.fails("set put cut.safetensors --name cut").contains("is not a safetensors file"));
+    desk.works("rm -r --all");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn two_keys_that_are_one_in_a_file_are_refused_and_no_file_is_left() {
+    let desk = desk();
+    let leaf = r#"{"device": "cpu", "shape": [1], "dtype": "torch.uint8", "is_nested": false}"#;
+    let end = r#""shape": [1], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}"#;
+    fs::create_dir_all(desk.path("two/a")).unwrap();
+    let root = format!(r#"{{"a.b": {leaf}, "a": {{"type": "TensorDict"}}, {end}"#);
+    fs::write(desk.path("two/meta.json"), root).unwrap();
+    fs::write(desk.path("two/a/meta.json"), format!(r#"{{"b": {leaf}, {end}"#)).unwrap();
+    fs::write(desk.path("two/a.b.memmap"), [1]).unwrap();
+    fs::write(desk.path("two/a/b.memmap"), [2]).unwrap();
+    desk.works("set put two --name two");
+    let refused = desk.fails("set get two --to two.safetensors");
+    assert!(refused.contains(r#"a.b and a/b would both be "a.b" in the file"#), "{refused}");
+    assert!(!desk.path("two.safetensors").exists());
+}
+
+#[test]
+fn what_is_wrong_with_a_directory_is_listed_and_a_whole_one_is_whole() {
+    let desk = desk();
+    let whole = desk.works("set verify saved");
+    assert!(whole.starts_with("saved is whole: 3 tensors, 390.6 KiB"), "{whole}");
+    desk.works("set put saved --name policy --checksum");
+    let named = desk.json("set verify policy");
+    assert_eq!(
+        (&named["whole"], &named["tensors"], &named["checksums"]),
+        (&json!(true), &json!(3), &json!(2))
+    );
+    fs::write(desk.path("saved/obs.memmap"), b"short").unwrap();
+    fs::write(desk.path("saved/a%20b.memmap"), b"12345").unwrap();
+    fs::remove_file(desk.path("saved/next/meta.json")).unwrap();
+    let called = desk.call("-o json set verify saved");
+    assert_eq!(called.code, 1, "{}", called.errors);
+    let told: Value = serde_json::from_str(&called.out).unwrap();
+    let word = |fault: &Value, key: &str| fault[key].as_str().unwrap().to_owned();
+    let mut faults: Vec<(String, String)> = told["faults"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|fault| (word(fault, "kind"), word(fault, "at")))
+        .collect();
+    faults.sort_unstable();
+    let all = [
+        ("missing", "saved/next/meta.json"),
+        ("too_long", "saved/a%20b.memmap"),
+        ("too_short", "saved/obs.memmap"),
+    ];
+    assert_eq!(faults, all.map(|(kind, at)| (kind.to_owned(), at.to_owned())));
+    let called = desk.call("set verify saved");
+    assert!(called.code == 1 && called.out.ends_with("saved has 3 faults\n"), "{}", called.out);
+    assert!(desk.fails("set verify nothing").contains("NOT_FOUND"));
+}
+
+#[test]
+fn some_rows_and_leaves_of_a_mutable_set_are_got_into_a_file_and_a_directory() {
+    let desk = Desk::new();
+    let made = desk.json("set create replay --rows 100 --leaf obs:u8:48,48,3 --leaf next/reward:f32");
+    let client = desk.sidecar.client();
+    let set = client.open_mutable_set("replay").unwrap();
+    let rewards: Vec<u8> = (0..100_u32).flat_map(|row| (row as f32).to_le_bytes()).collect();
+    let leaves = BTreeMap::from([("next/reward", &rewards[..])]);
+    set.write(&Place::Rows(Selection::All), 100, &leaves, None).unwrap();
+    // A sealed set has the name, too, and no rows to choose.
+    desk.works("set snapshot replay");
+    let got = desk.json("set get replay --rows 7,3,10-11 --key next/reward --to rows.safetensors");
+    assert_eq!((&got["version"], &got["tensors"][0]["shape"]), (&json!(1), &json!([4])));
+    let file = fs::read(desk.path("rows.safetensors")).unwrap();
+    let rows = [7_f32, 3.0, 10.0, 11.0].map(f32::to_le_bytes).concat();
+    assert!(file.ends_with(&rows));
+    desk.works("set get replay --part 90:100:3 --to rows");
+    let reward = fs::read(desk.path("rows/next/reward.memmap")).unwrap();
+    assert_eq!(reward, [90_f32, 93.0, 96.0, 99.0].map(f32::to_le_bytes).concat());
+    assert_eq!(fs::metadata(desk.path("rows/obs.memmap")).unwrap().len(), 4 * 48 * 48 * 3);
+    assert_eq!(desk.json("set verify rows")["whole"], json!(true));
+    let reference = made["reference"].as_str().unwrap();
+    assert_eq!(desk.json(&format!("set get {reference} --key obs --rows 1"))["bytes"], 48 * 48 * 3);
+    for (words, reason) in [
+        ("set get replay --rows 100", "SELECTION_OUT_OF_RANGE"),
+        ("set get replay --part 0:1,0:1", "SELECTION_OUT_OF_RANGE"),
+        ("set get replay --key action", "SET_MISMATCH"),
+        ("set get replay --key obs --key obs", "INVALID_ARGUMENT"),
+        ("set get none --rows 1", "NOT_FOUND"),
+    ] {
+        assert!(desk.fails(words).contains(reason), "{words}");
+    }
+    let sealed = desk.json("set ls")["sets"][0]["versions"][0]["reference"].as_str().unwrap().to_owned();
+    assert!(desk.fails(&format!("set get {sealed} --rows 1")).contains("a sealed one"));
+}
+
+#[test]
+fn a_mutable_set_is_got_into_a_directory_and_its_snapshot_is_a_version() {
+    let desk = Desk::new();
+    desk.works("set create replay --rows 100 --leaf obs:u8:48,48,3 --leaf next/reward:f32");
+    assert_eq!(desk.json("set get replay --to rows")["version"], 0);
+    assert_eq!(fs::metadata(desk.path("rows/next/reward.memmap")).unwrap().len(), 400);
+    assert_eq!(desk.json("set verify rows")["whole"], json!(true));
+    let published = desk.json("set snapshot replay frozen --keep 1");
+    assert_eq!(
+        (&published["name"], &published["version"], &published["set_version"]),
+        (&json!("frozen"), &json!(1), &json!(0))
+    );
+    desk.works("set get frozen --to frozen");
+    assert_eq!(files(&desk.path("frozen")), files(&desk.path("rows")));
+    assert_eq!(desk.json("set snapshot replay")["name"], "replay");
+    assert!(desk.fails("set snapshot none --wait 10ms").contains("NOT_FOUND"));
+    assert_eq!(desk.json("set verify replay@1")["tensors"], 2);
+    desk.works("rm -r --all");
+    desk.works("set drop replay");
     desk.sidecar.assert_all_free();
 }

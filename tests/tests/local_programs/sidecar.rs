@@ -169,14 +169,38 @@ fn a_start_that_fails_says_at_which_path_or_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let _taken = std::net::TcpListener::bind(taken).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let none = folder.path().join("none").display().to_string();
-    for (setting, value, part) in [
-        ("sets.root", none.clone(), format!("open {none} (sets.root): No such file or directory")),
-        ("grpc.listen", taken.to_string(), format!("{taken}: Address already in use")),
+    let none = folder.path().join("none/deeper").display().to_string();
+    let absent = format!(
+        "make the directory {none} (sets.root): No such file or directory (os error 2); make the one above it"
+    );
+    let in_use = |variable: &str| {
+        format!(". Another program listens there, such as another sidecar: end it, or set {variable}")
+    };
+    for (setting, value, parts) in [
+        ("sets.root", none.clone(), [absent, String::new()]),
+        (
+            "grpc.listen",
+            taken.to_string(),
+            [format!("{taken}: Address already in use"), in_use("grpc.listen (TENSORLANE_GRPC_LISTEN)")],
+        ),
+        (
+            "peers.listen",
+            taken.to_string(),
+            [format!("{taken}: Address already in use"), in_use("peers.listen (TENSORLANE_PEERS_LISTEN)")],
+        ),
     ] {
         let (status, log) = Sidecar::refused(SidecarOptions::default().set(setting, value));
-        assert!(!status.success() && log.contains(&part), "{part} is not in {log}");
+        let has_all = parts.iter().all(|part| log.contains(part.as_str()));
+        assert!(!status.success() && has_all, "{parts:?} is not in {log}");
     }
+}
+
+#[test]
+fn the_directory_of_sets_is_made_where_only_its_last_part_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("sets");
+    let _sidecar = Sidecar::with(SidecarOptions::default().set("sets.root", root.display()));
+    assert!(root.is_dir());
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn messages_of_a_channel_that_may_not_be_end_the_connection_and_its_readers() {
         let (call, _) = hostile.asked::<v1::PeerChannelAttach>(PeerKind::ChannelAttach);
         let (name, writer) = (format!("c{at}"), "liar".to_owned());
         let spec = v1::ChannelSpec { name, slots: 4, slot_bytes: 64 << 10, ..Default::default() };
-        let attached = v1::PeerChannelAttached { spec: Some(spec), first: 5, missed: 0, writer };
+        let attached = v1::PeerChannelAttached { spec: Some(spec), first: 5, missed: 0, writer, epoch: 1 };
         hostile.send(PeerKind::ChannelAttach, REPLY, call, &attached);
         let mut reader = attaching.join().unwrap();
         let (credited, _) = hostile.asked::<v1::PeerChannelCredit>(PeerKind::ChannelCredit);

@@ -34,8 +34,8 @@ fn json(text: &str) -> Value {
 #[test]
 fn every_peer_and_transport_has_a_mark_or_a_reason() {
     let (_dirs, peers) = three();
-    let of_node = "taken not_in_this_release fits:better_taken fits:better_taken";
-    let elsewhere = "other_node not_in_this_release taken fits:not_compared";
+    let of_node = "taken no_gpu_process fits:better_taken fits:better_taken";
+    let elsewhere = "other_node other_node taken fits:not_compared";
     until("each has found out where the others are", || {
         let all = matrix(&peers);
         all.len() == 2 && all["b"] == of_node && all["c"] == elsewhere

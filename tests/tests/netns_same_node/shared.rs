@@ -34,15 +34,15 @@ fn node(count: usize) -> (TempDir, Peers) {
     (dir, peers)
 }
 
-fn at(dir: &Path, options: SidecarOptions) -> SidecarOptions {
+pub(crate) fn at(dir: &Path, options: SidecarOptions) -> SidecarOptions {
     options.set("node.directory", dir.display()).set("arena.size", "64Mi").set("arena.segment", "16Mi")
 }
 
-fn on_node() -> AcquireOptions {
+pub(crate) fn on_node() -> AcquireOptions {
     seconds(20).require(Require::SAME_NODE.and(Require::ZERO_COPY).and(Require::ENCRYPTED))
 }
 
-fn route(peers: &Peers, from: usize, to: usize) -> String {
+pub(crate) fn route(peers: &Peers, from: usize, to: usize) -> String {
     let seen = peers.seen(from, to);
     seen.route.map(|route| tensorlane_client::Moved::from(route).to_string()).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Tensors on their way between hosts, as it should go and with an end at any point of it. Needs root.
 
 mod both_ways;
+mod channel_options;
 mod channels;
 mod exchange;
 mod late_peers;
@@ -9,6 +10,7 @@ mod pipe_streams;
 mod pipes;
 mod policies;
 mod questions;
+mod set_streams;
 mod sets;
 mod steps;
 mod streams;

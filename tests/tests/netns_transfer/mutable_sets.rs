@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use tensorlane_client::Client;
 use tensorlane_client::set::mutable::{MutableSet, Place, SetFiles, SetSpec};
+use tensorlane_client::set::snapshot::SnapshotOptions;
+use tensorlane_client::{AcquireOptions, Client};
 use tensorlane_proto::{DType, Reason, Selection};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::reason;
+use tensorlane_tests::{failure, reason};
 
 /// Rows as large as those of tensordict's script.
 const WIDE: u64 = 640 * 640 * 3;
 const ROWS: [u64; 5] = [4, 5, 6, 7, 98];
+const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Makes a set, writes rows of it from another host by its reference, and reads them from both; gives it as it is opened there.
 fn written_and_read(owner: &Client, other: &Client, spec: &SetSpec) -> MutableSet {
@@ -57,6 +59,36 @@ fn a_peer_that_is_not_named_may_read_and_not_write() {
     let refused = there.write(&Place::Rows(Selection::All), 10, &leaves, None);
     assert_eq!(reason(refused), Reason::PermissionDenied);
     assert_eq!(owner.mutable_sets("").unwrap()[0].version, 0);
+}
+
+#[test]
+fn a_set_of_another_host_is_waited_for_and_its_snapshot_is_published_at_its_owner() {
+    let peers = Peers::pair();
+    let (owner, other, waiting) = (peers.client(0), peers.client(1), peers.client(1));
+    let spec = SetSpec::new("frames", 10).leaf("label", DType::U8, &[]).writers(&["b"]);
+    let there = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.wait_for_mutable_set("a/frames", MINUTE).unwrap());
+        // Its wait has come there, or it finds the set.
+        owner.create_set(&spec).unwrap();
+        waiter.join().unwrap()
+    });
+    let late = failure(other.wait_for_mutable_set("a/none", std::time::Duration::from_millis(50)));
+    assert_eq!((late.reason, late.detail("waited_ms")), (Reason::NotFound, Some("50")));
+    let leaves = BTreeMap::from([("label", &[3u8; 10][..])]);
+    there.write(&Place::Rows(Selection::All), 10, &leaves, None).unwrap();
+    let snapshot = there.snapshot(&SnapshotOptions::default()).unwrap();
+    assert_eq!((snapshot.name.as_str(), snapshot.version, snapshot.set_version), ("frames", 1, 1));
+    for client in [&owner, &other] {
+        let set = client.get_set(&snapshot.reference, &AcquireOptions::new()).unwrap();
+        assert_eq!(set.tree.tensors()[0].1.to_vec(), [3; 10]);
+    }
+    let named = SnapshotOptions { name: Some("policy".to_owned()), ..SnapshotOptions::default() };
+    assert_eq!(reason(there.snapshot(&named)), Reason::PermissionDenied, "it is another arena");
+    let many = SnapshotOptions { keep: 9, ..SnapshotOptions::default() };
+    assert_eq!(reason(there.snapshot(&many)), Reason::LimitExceeded);
+    let own = owner.create_set(&SetSpec::new("own", 10).leaf("label", DType::U8, &[])).unwrap();
+    let there = other.open_mutable_set(own.reference()).unwrap();
+    assert_eq!(reason(there.snapshot(&SnapshotOptions::default())), Reason::PermissionDenied);
 }
 
 /// A set of the first host, whose files lie on a disk of so many bytes.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tensorlane_client::{AcquireOptions, Cancel, Client, Error, Stored, Target, Tensor};
-use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
@@ -62,9 +61,8 @@ fn assert_told(way: &Way, tensor: &Tensor, size: u64) {
     assert_eq!((path.bytes, &path.left), (size, &None));
     let told = (moved.transport, path.way.map(tensorlane_client::Way::as_str));
     let its = (Some(way.transport), Some(way.counted));
-    // Below 8 MiB everything comes on the control connection, but for what follows the large ones onto QUIC, once that is there.
-    let may_follow = way.transport == Transport::Quic && size <= INLINE_BYTES_MAX as u64 && told == its;
-    let expected = if size >= 8 * MI || may_follow { its } else { (Some(Transport::Tcp), Some("stream")) };
+    // Below 8 MiB everything comes on the control connection.
+    let expected = if size >= 8 * MI { its } else { (Some(Transport::Tcp), Some("stream")) };
     assert_eq!(told, expected, "{}: {moved}", way.name);
     let is_plain = !way.encrypted && told == its;
     assert_eq!(path.plain_bytes, if is_plain { size } else { 0 }, "{}: {moved}", way.name);

@@ -15,8 +15,8 @@ use source::Crate;
 /// Folders of the workspace that hold crates, and the bound of the largest circle of imports in each, in modules.
 ///
 /// A bound is what there is today: lower it when a circle shrinks.
-const CRATES: [(&str, usize); 11] = [
-    ("benches", 17),
+const CRATES: [(&str, usize); 12] = [
+    ("benches", 6),
     ("client", 12),
     ("memory", 6),
     ("memory/cuda", 2),
@@ -26,6 +26,7 @@ const CRATES: [(&str, usize); 11] = [
     ("python", 4),
     ("sidecar", 42),
     ("tests", 9),
+    ("tests/fuzz", 0),
     ("xtask", 12),
 ];
 

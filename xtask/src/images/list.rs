@@ -40,6 +40,9 @@ const OPERATOR: Program =
 const PLUGIN: Program =
     Program { name: "kubectl-tensorlane", package: "tensorlane-operator", directory: "operator" };
 
+const NODE: Program =
+    Program { name: "tensorlane-node", package: "tensorlane-operator", directory: "operator" };
+
 /// Libraries that Rust programs are linked to. No list of public certificate authorities: nothing of ours trusts any.
 const LIBRARIES: &[&str] = &["libc6", "libgcc-s1"];
 
@@ -138,7 +141,7 @@ pub(crate) const IMAGES: &[Image] = &[
         name: "operator",
         directory: "images/operator",
         packages: LIBRARIES,
-        programs: &[OPERATOR, PLUGIN],
+        programs: &[OPERATOR, PLUGIN, NODE],
         components: &[],
         applets: &[],
         python: false,

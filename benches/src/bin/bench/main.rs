@@ -12,7 +12,6 @@ use tensorlane_benches::style::Style;
 use tensorlane_benches::{machine, sidecar, undo};
 use tensorlane_memory::heap::CountingAllocator;
 
-mod calls;
 mod channels;
 mod cluster;
 mod context;
@@ -61,8 +60,6 @@ enum What {
     Gpu(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
-    /// Small calls over TLS and on a QUIC stream, on links that lose packets. Reported, not judged.
-    Calls(calls::Options),
     /// The other end of a limit.
     #[command(subcommand, hide = true)]
     End(End),
@@ -130,7 +127,6 @@ fn main() -> ExitCode {
         What::Sets(options) => some(options, &sets::GROUPS, style),
         What::Gpu(options) => measure(&options, Vec::new(), style, gpu::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
-        What::Calls(options) => calls::run(&options, style),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Echo(echo) => echo.run().map(|()| ExitCode::SUCCESS),
         What::ChannelEnd(end) => end.run().map(|()| ExitCode::SUCCESS),

@@ -3,6 +3,7 @@
 mod choice;
 mod fanout;
 pub(crate) mod far;
+mod waits;
 
 use anyhow::Result;
 use tensorlane_benches::hosts::TwoHosts;
@@ -28,7 +29,7 @@ const MBIT: u32 = 1000;
 const CALLS: usize = 101;
 
 /// Rows for which one host alone, or a pair of them, is enough.
-const UNSHAPED: [(&[&Row], Rows); 6] = [
+const UNSHAPED: [(&[&Row], Rows); 7] = [
     (&[&rows::GET_1G_PLAIN], |bench, hosts| {
         Ok(vec![beside_sockets(
             bench,
@@ -44,6 +45,7 @@ const UNSHAPED: [(&[&Row], Rows); 6] = [
     (&[&rows::QUIC_GET_1G], |bench, hosts| Ok(vec![beside_quinn(bench, hosts)?])),
     (&[&rows::SMALL_REMOTE], |bench, hosts| Ok(vec![small(bench, hosts)?])),
     (&[&rows::SHM_GET_1G, &rows::SHM_READERS], shm::run),
+    (&[&rows::WAIT_10K, &rows::WAIT_10K_ANSWERED, &rows::WAIT_10K_MEMORY], waits::run),
     (&[&rows::VS_GLOO_1G, &rows::VS_GLOO_64M, &rows::VS_GLOO_1M], beside_gloo),
 ];
 /// Rows that need two hosts with a link between them. The link is shaped from `tcp.get_shaped` on.

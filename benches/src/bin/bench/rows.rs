@@ -143,6 +143,24 @@ pub(crate) static FANOUT_SOURCE: Row = row(
     "none; bytes that leave the owner's host while 8 readers get the tensor, by the bytes that it has",
     Bound::ValueAtMost(1.2),
 );
+pub(crate) static WAIT_10K: Row = row(
+    "wait.10k",
+    "us",
+    "the same get of a name that exists, with nobody who waits for another one",
+    Bound::RatioAtMost(2.0),
+);
+pub(crate) static WAIT_10K_ANSWERED: Row = row(
+    "wait.10k_answered",
+    "ms",
+    "none; from the put of a name until the last of 20,000 who wait for it has its answer",
+    Bound::ValueAtMost(1000.0),
+);
+pub(crate) static WAIT_10K_MEMORY: Row = row(
+    "wait.10k_memory",
+    "B",
+    "none; by which a sidecar grows for each of 10,000 waits of its 16 sessions",
+    Bound::ValueAtMost(4096.0),
+);
 pub(crate) static SMALL_REMOTE: Row = row(
     "small.remote",
     "tensors/s",

@@ -121,8 +121,8 @@ pub(crate) struct Routes {
     pub(crate) interval: Duration,
 }
 
-/// Needs no sidecar and no cluster: what only a cluster knows (quotas, limit ranges, claims) may still refuse the result. Manifests are
-/// YAML always; -o is for the notes about them, on standard error.
+/// Needs no sidecar and no cluster: what only a cluster knows (quotas, limit ranges, claims) may still refuse the result. With -o json
+/// the manifests are one List in JSON, and each note about them a line of JSON on standard error.
 #[cfg(feature = "kubernetes")]
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Inject {
@@ -189,12 +189,8 @@ pub(crate) struct Get {
     /// The peer that the names belong to; without it this peer and all connected ones are asked.
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<PeerName>,
-    /// Only these rows of each tensor, such as 3,7,10-19.
-    #[arg(long, value_parser = parse::rows, value_name = "ROWS")]
-    rows: Option<Selection>,
-    /// Only this part of each tensor, a range for each dimension, such as 0:10,::2.
-    #[arg(long, value_parser = parse::ranges, value_name = "RANGES", conflicts_with = "rows")]
-    part: Option<Selection>,
+    #[command(flatten)]
+    pub(crate) part: WantedPart,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     /// Requirements of the route, else the call fails: zero_copy, same_node, encrypted.
@@ -202,8 +198,19 @@ pub(crate) struct Get {
     pub(crate) require: Vec<parse::Requirement>,
 }
 
-impl Get {
-    /// The part that is wanted.
+/// Part of each tensor that is wanted.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct WantedPart {
+    /// Only these rows of each tensor, such as 3,7,10-19.
+    #[arg(long, value_parser = parse::rows, value_name = "ROWS")]
+    rows: Option<Selection>,
+    /// Only this part of each tensor, a range for each dimension, such as 0:10,::2. Of mutable sets one range, of rows.
+    #[arg(long, value_parser = parse::ranges, value_name = "RANGES", conflicts_with = "rows")]
+    part: Option<Selection>,
+}
+
+impl WantedPart {
+    /// The part; all where none was given.
     pub(crate) fn selection(&self) -> Selection {
         self.rows.clone().or_else(|| self.part.clone()).unwrap_or_default()
     }
@@ -212,10 +219,16 @@ impl Get {
 /// A set is all of one version: whoever gets it never has some of one and some of another.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Set {
-    /// Publish a directory that tensordict saved as the next version of a name.
+    /// Publish a directory that tensordict saved, or a safetensors file, as the next version of a name.
     Put(SetPut),
-    /// Get a set, into a directory that tensordict opens if one is given.
+    /// Get a set, into a directory that tensordict opens or a safetensors file if one is given. All rows of a mutable set are of one
+    /// version; with --rows, --part or --key the rest of them stays where it is.
     Get(SetGet),
+    /// Publish what a mutable set holds at one moment as the next version of a sealed set at its peer. Commits go on meanwhile.
+    Snapshot(SetSnapshot),
+    /// Find out whether a directory or a set is whole: what is missing, torn, too short, too long, or damaged. The exit code is 1 if
+    /// anything is.
+    Verify(SetVerify),
     /// List the versions of this peer's sets, and its mutable sets.
     Ls(SetLs),
     /// Make a mutable set of this peer: rows that programs write and read, in memory or on files. All of them are zero; nothing is
@@ -255,9 +268,33 @@ pub(crate) struct SetCreate {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetStat {
-    /// Only names that begin so.
+    /// Only names that begin so; PEER/NAME for the set of another peer.
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetSnapshot {
+    /// The mutable set's name at this peer, PEER/NAME, or its reference.
+    #[arg(value_name = "NAME|REFERENCE")]
+    pub(crate) set: String,
+    /// The sealed set's name [default: that of the mutable set]. Of a set of another peer it can be no other.
+    #[arg(value_parser = parse::name, value_name = "AS")]
+    pub(crate) name: Option<String>,
+    /// Number of versions that stay, this one included. Each is a copy of all rows.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub(crate) keep: u32,
+    /// Time to wait for a set that is not there yet, or whose peer is not.
+    #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) wait: Duration,
+}
+
+/// A directory is verified without a sidecar; anything else is a set of the exchange.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetVerify {
+    /// The directory, or the set's name, NAME@VERSION, or a reference.
+    #[arg(value_name = "DIR|NAME|REFERENCE")]
+    pub(crate) what: String,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -269,9 +306,9 @@ pub(crate) struct SetDrop {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetPut {
-    /// The directory, as written by `TensorDict.memmap` or `set get`.
-    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path))]
-    pub(crate) directory: PathBuf,
+    /// The directory, as written by `TensorDict.memmap` or `set get`, or a safetensors file, whose name ends in .safetensors.
+    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR|FILE.safetensors")]
+    pub(crate) from: PathBuf,
     /// The set's name. Version 7 is also named NAME@7.
     #[arg(long, value_parser = parse::name, value_name = "NAME")]
     pub(crate) name: String,
@@ -281,17 +318,25 @@ pub(crate) struct SetPut {
     /// Publish only if this is the latest version; 0 means that there is none.
     #[arg(long, value_name = "VERSION")]
     pub(crate) expects: Option<u64>,
+    /// Store a CRC-32C with each tensor; it is verified on every transfer, and by `set verify`.
+    #[arg(long)]
+    pub(crate) checksum: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetGet {
-    /// The set's name, NAME@VERSION, or a reference.
+    /// The set's name, NAME@VERSION, or a reference. If no sealed set has the name, or rows or keys are given, a mutable set.
     #[arg(value_parser = parse::target, value_name = "NAME|REFERENCE")]
     pub(crate) target: Target,
-    /// Write the set into this directory, which must not exist.
-    #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR")]
+    /// Only this leaf of a mutable set, such as obs or next/reward. Can be given several times.
+    #[arg(long = "key", value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+    #[command(flatten)]
+    pub(crate) part: WantedPart,
+    /// Write the set into this directory, or into this safetensors file if it is called so; neither must exist.
+    #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR|FILE.safetensors")]
     pub(crate) to: Option<PathBuf>,
-    /// Swap a set that is in the directory for this one.
+    /// Swap a set that is in the directory, or the file, for this one.
     #[arg(long, requires = "to")]
     pub(crate) replace: bool,
     /// The peer that the name belongs to; without it this peer and all connected ones are asked.
@@ -369,9 +414,18 @@ pub(crate) struct ChannelTail {
     /// Time to wait for each message [default: for ever].
     #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
-    /// Print the bytes of the messages and nothing else.
+    /// Print the bytes of the messages and nothing else, not even between two.
     #[arg(long)]
     pub(crate) raw: bool,
+    /// Print the bytes of the messages with the end of a line behind each, as `channel write` takes them.
+    #[arg(long, conflicts_with = "raw")]
+    pub(crate) lines: bool,
+    /// Go on with the next channel of the name when this one ends; ends with Ctrl-C, or with whoever reads.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Requirements of the way of the messages, else nobody is attached: zero_copy, same_node, encrypted.
+    #[arg(long, value_delimiter = ',', value_name = "WHAT")]
+    pub(crate) require: Vec<parse::Requirement>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -393,6 +447,12 @@ pub(crate) struct ChannelWrite {
     /// Policy for messages whose readers are slow: block, drop_oldest or latest.
     #[arg(long, default_value_t = Policy::Block, value_parser = parse::policy, value_name = "POLICY")]
     pub(crate) policy: Policy,
+    /// Peers that may read it beside this pod, such as rollout-*; several with commas, none with '' [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "PATTERN")]
+    pub(crate) readers: Option<Vec<String>>,
+    /// Time after which a reader that a message waits for is evicted, if the policy is to block [default: never].
+    #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) evict_after: Option<Duration>,
     /// Time to wait for a place for each message, if the policy is to block [default: for ever].
     #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
@@ -443,6 +503,16 @@ impl Waiting {
         // The wait comes on top of a client's deadline.
         let wait = self.wait.min(left);
         client.with_deadline(left - wait).lookup(names, peer, wait)
+    }
+
+    /// Time for which names are waited for.
+    pub(crate) fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// Returns whether names are waited for.
+    pub(crate) fn waits(&self) -> bool {
+        !self.wait.is_zero()
     }
 
     /// Options of one call that waits for its name, within the deadline.
@@ -540,6 +610,8 @@ mod tests {
             "tensorlane set put d",
             "tensorlane set put d --name n --keep 0",
             "tensorlane set get n --replace",
+            "tensorlane set get n --rows 1 --part 0:1",
+            "tensorlane set get n --rows 9-3",
             "tensorlane set create n --rows 1",
             "tensorlane set create n --rows 0 --leaf a:u8",
             "tensorlane set create n --rows 1 --leaf a:u7",

@@ -10,10 +10,11 @@ use tensorlane_client::channel::{
     Timeout, policy_of,
 };
 use tensorlane_client::{Client, Error};
-use tensorlane_proto::{Failure, Reason};
+use tensorlane_proto::{AllowedPeers, Failure, Reason};
 
 use crate::args::{Channel, ChannelLs, ChannelStat, ChannelTail, ChannelWrite};
 use crate::output::{self, Output};
+use crate::parse;
 use crate::watch::while_read;
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Channel) -> Result<()> {
@@ -80,6 +81,10 @@ fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
                 channel.written,
                 policy(&channel)
             )?;
+            if let Some(allowed) = &channel.allowed {
+                let others = AllowedPeers::Only(allowed.patterns.as_slice().into());
+                writeln!(out, "readers: this pod; of other peers {others}")?;
+            }
             let row = |reader: &ChannelReaderStatus| {
                 vec![
                     reader.reader.to_string(),
@@ -87,7 +92,12 @@ fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
                     reader.route.clone(),
                     behind(&channel, reader).to_string(),
                     reader.dropped.to_string(),
-                    if reader.waits { "yes" } else { "no" }.to_owned(),
+                    match (reader.evicted, reader.waits) {
+                        (true, _) => "evicted",
+                        (_, true) => "yes",
+                        _ => "no",
+                    }
+                    .to_owned(),
                 ]
             };
             let rows: Vec<_> = channel.readers.iter().map(row).collect();
@@ -126,6 +136,7 @@ fn channel_json(channel: &ChannelStatus) -> Value {
             "behind": behind(channel, reader),
             "dropped": reader.dropped,
             "waits": reader.waits,
+            "evicted": reader.evicted,
         })
     };
     json!({
@@ -137,6 +148,8 @@ fn channel_json(channel: &ChannelStatus) -> Value {
         "slot_bytes": spec.slot_bytes,
         "readers_max": spec.readers_max,
         "policy": policy(channel),
+        "evicts": spec.evicts,
+        "allowed": channel.allowed.as_ref().map(|allowed| &allowed.patterns),
         "bytes": channel.bytes,
         "readers": channel.readers.iter().map(reader).collect::<Vec<_>>(),
     })
@@ -147,22 +160,30 @@ fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
     if args.oldest {
         options = options.from_oldest();
     }
+    if args.follow {
+        options = options.follow();
+    }
+    options = options.require(parse::require(&args.require));
     let mut reader = client.channel_reader(&args.name, &options)?;
     let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
     let mut stdout = io::stdout().lock();
     let mut left = args.count.unwrap_or(u64::MAX);
+    let is_raw = args.raw || args.lines;
     while left > 0 {
         match reader.read(timeout)? {
             Read::Message(message) => {
-                if args.raw {
+                if is_raw {
                     stdout.write_all(&message.bytes().to_vec())?;
+                    if args.lines {
+                        stdout.write_all(b"\n")?;
+                    }
                 } else {
                     stdout.write_all(&output.state(|| message_json(&message), |out| told(out, &message))?)?;
                 }
                 stdout.flush()?;
                 left -= 1;
             }
-            Read::Gap { dropped, next } if args.raw => {
+            Read::Gap { dropped, next } if is_raw => {
                 // The bytes are what was asked for, and nothing else may stand among them.
                 output.warn(&format!("{dropped} messages were dropped before message {next}"));
             }
@@ -170,6 +191,18 @@ fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
                 let gap = || json!({ "dropped": dropped, "next": next });
                 stdout
                     .write_all(&output.state(gap, |out| writeln!(out, "{dropped} dropped before {next}"))?)?;
+                stdout.flush()?;
+            }
+            Read::Epoch { end, missed } if is_raw => {
+                output.warn(&format!("{}, and {missed} messages of the next one are gone", ended(end)));
+            }
+            Read::Epoch { end, missed } => {
+                let writer = &reader.attached().writer;
+                let epoch = || json!({ "ended": ended(end), "writer": writer, "missed": missed });
+                let told = |out: &mut dyn Write| {
+                    writeln!(out, "{}; the next one is written by {writer}, {missed} missed", ended(end))
+                };
+                stdout.write_all(&output.state(epoch, told)?)?;
                 stdout.flush()?;
             }
             Read::End(End::Finished) => return Ok(()),
@@ -184,6 +217,15 @@ fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// End of a channel in words.
+fn ended(end: End) -> &'static str {
+    match end {
+        End::Finished => "the channel was finished",
+        End::WriterLost => "the writer of the channel is gone",
+        End::PeerLost => "the peer of the channel was lost, or the way to it",
+    }
 }
 
 fn message_json(message: &Message) -> Value {
@@ -206,11 +248,19 @@ fn told(out: &mut dyn Write, message: &Message) -> io::Result<()> {
 }
 
 fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
-    let spec = ChannelSpec::new(&args.name)
+    let mut spec = ChannelSpec::new(&args.name)
         .slots(args.slots)
         .slot_bytes(args.slot_bytes)
         .expect_readers(args.expect_readers)
         .policy(args.policy);
+    if let Some(readers) = &args.readers {
+        // What '' says is no pattern.
+        spec = spec
+            .readers(&readers.iter().map(String::as_str).filter(|one| !one.is_empty()).collect::<Vec<_>>());
+    }
+    if let Some(after) = args.evict_after {
+        spec = spec.evict_after(after);
+    }
     let mut writer = client.channel_writer(&spec)?;
     let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
     let mut sent = Sent::default();
@@ -226,8 +276,19 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
         }
     }
     writer.finish();
+    if let Some(told) = sent.unread() {
+        output.warn(&told);
+    }
     output.print(
-        || json!({ "name": args.name, "messages": sent.messages, "bytes": sent.bytes, "dropped": sent.dropped }),
+        || {
+            json!({
+                "name": args.name,
+                "messages": sent.messages,
+                "bytes": sent.bytes,
+                "dropped": sent.dropped,
+                "without_readers": sent.without_readers,
+            })
+        },
         |out| match sent.dropped {
             0 => writeln!(out, "{} messages, {}", sent.messages, output::bytes(sent.bytes)),
             dropped => writeln!(
@@ -247,11 +308,28 @@ struct Sent {
     bytes: u64,
     /// Messages that no reader gets: every slot was held.
     dropped: u64,
+    /// Messages at which nobody was attached.
+    without_readers: u64,
 }
 
 impl Sent {
+    /// Words for messages that were written for nobody.
+    fn unread(&self) -> Option<String> {
+        let Self { messages, without_readers, .. } = self;
+        let of = match without_readers {
+            0 => return None,
+            all if all == messages => "all messages".to_owned(),
+            some => format!("{some} of {messages} messages"),
+        };
+        Some(format!(
+            "{of} were written while nobody read the channel; --expect-readers 1 waits for a reader"
+        ))
+    }
+
     fn send(&mut self, writer: &mut ChannelWriter, bytes: &[u8], timeout: Timeout) -> Result<()> {
-        self.dropped += u64::from(writer.write_bytes(bytes, timeout)?.dropped);
+        let written = writer.write_bytes(bytes, timeout)?;
+        self.dropped += u64::from(written.dropped);
+        self.without_readers += u64::from(written.readers == 0);
         self.messages += 1;
         self.bytes += bytes.len() as u64;
         Ok(())

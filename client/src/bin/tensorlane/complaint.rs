@@ -1,11 +1,13 @@
 //! Complaints of what went wrong, on standard error: a sentence for people, or one object of JSON for programs. Knows
 //! nothing of what was asked for.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use tensorlane_client::Error;
+use tensorlane_proto::text::variable;
 use tensorlane_proto::{Code, Failure, Reason};
 
 use crate::output::{Format, printable, wants_colours};
@@ -77,11 +79,37 @@ pub(crate) fn about<T>(name: &str, result: tensorlane_client::Result<T>) -> anyh
 fn text(error: &anyhow::Error, colours: bool) -> String {
     let (red, plain) = if colours { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
     let mut told = format!("{red}error:{plain} {}", printable(&sentence(error, ToString::to_string)));
-    if let Some(advice) = of_client(error).and_then(advice) {
+    let known = of_client(error);
+    if let Some(advice) = known.and_then(advice) {
         told.push_str("\nhint: ");
         told.push_str(advice);
     }
+    // In Kubernetes nobody sets variables of the sidecar by hand.
+    if let Some(Error::Refused(failure)) = known
+        && std::env::var_os("KUBERNETES_SERVICE_HOST").is_none()
+        && let Some(variables) = variables(&failure.message)
+    {
+        told.push_str("\nhint: ");
+        told.push_str(&variables);
+    }
     told
+}
+
+/// Sections of the sidecar's settings that refusals name.
+const SECTIONS: [&str; 6] = ["arena", "limits", "sets", "peers", "deadlines", "gc"];
+
+/// `arena.size is the variable TENSORLANE_ARENA_SIZE`, of the settings that a message names without that.
+fn variables(message: &str) -> Option<String> {
+    let words = message.split(|c: char| c.is_whitespace() || ",;:()`".contains(c));
+    let is_setting = |word: &&str| {
+        let (section, name) = word.split_once('.').unwrap_or_default();
+        SECTIONS.contains(&section) && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphabetic())
+    };
+    let settings: BTreeSet<&str> = words.map(|word| word.trim_end_matches('.')).filter(is_setting).collect();
+    let told = settings.into_iter().map(|setting| (setting, variable(setting)));
+    let told = told.filter(|(_, variable)| !message.contains(variable.as_str()));
+    let told: Vec<String> = told.map(|(of, variable)| format!("{of} is {variable}")).collect();
+    (!told.is_empty()).then(|| format!("of the sidecar's variables {}", told.join(", ")))
 }
 
 fn object(error: &anyhow::Error) -> Value {
@@ -184,6 +212,23 @@ mod tests {
         let said = |detail| told(&about::<()>("x", Err(failure(detail).into())).unwrap_err());
         assert_eq!(said("x"), "NOT_FOUND: nothing is named x here");
         assert_eq!(said("y"), "x: NOT_FOUND: nothing is named x here (name=y)");
+    }
+
+    #[test]
+    fn settings_that_a_message_names_are_told_as_variables_too() {
+        let told =
+            variables("9 bytes can never fit: raise arena.size, or `limits.setFiles`; see arena.size.");
+        let expected = "of the sidecar's variables arena.size is TENSORLANE_ARENA_SIZE, limits.setFiles is \
+                        TENSORLANE_LIMITS_SET_FILES";
+        assert_eq!(told.as_deref(), Some(expected));
+        for none in [
+            "set sets.root (TENSORLANE_SETS_ROOT) to one",
+            "cannot open model.file",
+            "arena. It",
+            "a/arena.size",
+        ] {
+            assert_eq!(variables(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::json;
 use tensorlane_client::{AcquireOptions, Client, Lease, Moved, Target, Tensor};
 use tensorlane_proto::checksum;
-use tensorlane_proto::{Failure, Metadata, Reason, Reference};
+use tensorlane_proto::set::SET_METADATA;
+use tensorlane_proto::{Descriptor, Failure, Metadata, Reason, Reference};
 
 use crate::args::Get;
 use crate::complaint;
@@ -28,7 +29,7 @@ const BATCH_ITEMS: usize = 256;
 pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     // What tickets and names lease must be held until it is copied.
     let mut held = Held::default();
-    let mut wanted = wanted(client, args, &mut held)?;
+    let mut wanted = wanted(client, output, args, &mut held)?;
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
     let (plan, mut sink) = sink(output, args, &mut wanted)?.unzip();
     redeem(client, args, &mut wanted, &mut held.tickets)?;
@@ -78,7 +79,7 @@ struct Got<'a> {
 }
 
 /// Finds out what is meant, and what it will be.
-fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
+fn wanted(client: &Client, output: &Output, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
     let mut wanted = Vec::new();
     let mut names = Vec::new();
     for text in &args.targets {
@@ -88,8 +89,13 @@ fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
                 "{text} is a reference or a ticket, which stands for one tensor: get it without -r"
             );
             let before = wanted.len();
-            below(client, args, text, &mut wanted, &mut held.names)?;
-            ensure!(wanted.len() > before, list::nothing_below(client, text));
+            let sets = below(client, args, text, &mut wanted, &mut held.names)?;
+            match (wanted.len() > before, sets.as_slice()) {
+                (false, []) => bail!("{}", list::nothing_below(client, text)),
+                (false, sets) => bail!("{}", are_sets(args, sets)),
+                (true, []) => {}
+                (true, sets) => output.warn(&format!("{}; left out", are_sets(args, sets))),
+            }
         } else if text.starts_with(REFERENCE_BEGINS)
             && let Some((reference, _)) = text.split_once(TICKET_MARK)
         {
@@ -150,14 +156,15 @@ fn redeem(client: &Client, args: &Get, wanted: &mut [Wanted], held: &mut Vec<Ten
 }
 
 /// Tensors that all names at and below a prefix stand for at one moment. They are leased in one step, and got by what
-/// was leased. So names that are replaced meanwhile make no difference.
+/// was leased. So names that are replaced meanwhile make no difference. Returns the names of sets, which are no such tensors.
 fn below(
     client: &Client,
     args: &Get,
     prefix: &str,
     wanted: &mut Vec<Wanted>,
     held: &mut Vec<Lease>,
-) -> Result<()> {
+) -> Result<Vec<String>> {
+    let mut sets = Vec::new();
     let client = args.waiting.rest(client);
     let leased = client.lease_names(prefix).with_context(|| format!("the names below {prefix:?}"))?;
     let leased: Vec<_> = leased.into_iter().filter(|(name, _)| list::is_below(name, prefix)).collect();
@@ -165,13 +172,35 @@ fn below(
         let targets: Vec<Target> = batch.iter().map(|(_, lease)| Target::Id(lease.id())).collect();
         for ((full, _), found) in batch.iter().zip(client.describe_many(&targets)?) {
             let found = complaint::about(full, found)?;
+            if is_set(&found.descriptor) {
+                sets.push(full.clone());
+                continue;
+            }
             let name = short(full, prefix);
             // By the reference, which holds in this life of the sidecar only: an id may be another tensor's in the next.
             wanted.push(one(args, name.to_owned(), found.reference.into(), &found.descriptor)?);
         }
     }
     held.extend(leased.into_iter().map(|(_, lease)| lease));
-    Ok(())
+    Ok(sets)
+}
+
+/// Returns whether a tensor is the manifest of a set: its bytes say which tensors the set has, and are of no use alone.
+fn is_set(descriptor: &Descriptor) -> bool {
+    descriptor.metadata.value(SET_METADATA).is_some()
+}
+
+/// `policy is a set, and get takes tensors: tensorlane set get policy`. A version is named by its set where that is there too.
+fn are_sets(args: &Get, names: &[String]) -> String {
+    let is_other = |name: &&String| {
+        let of = name.rsplit_once('@').map(|(of, _)| of);
+        of.is_none_or(|of| !names.iter().any(|other| other == of))
+    };
+    let shown: Vec<&str> = names.iter().filter(is_other).map(String::as_str).collect();
+    let at = args.peer.as_ref().map(|peer| format!(" --peer {peer}")).unwrap_or_default();
+    let are = if shown.len() == 1 { "is a set" } else { "are sets" };
+    let first = shown.first().copied().unwrap_or_default();
+    format!("{} {are}, and get takes tensors: `tensorlane set get {first}{at}`", shown.join(", "))
 }
 
 /// The name in the file that a tensor below a prefix came from: put has joined both with one slash.
@@ -182,16 +211,12 @@ fn short<'a>(name: &'a str, prefix: &str) -> &'a str {
     if rest.is_empty() { name } else { rest }
 }
 
-fn one(
-    args: &Get,
-    name: String,
-    target: Target,
-    descriptor: &tensorlane_proto::Descriptor,
-) -> Result<Wanted> {
+fn one(args: &Get, name: String, target: Target, descriptor: &Descriptor) -> Result<Wanted> {
+    ensure!(!is_set(descriptor), "{}", are_sets(args, &[name]));
     // In the words in which the sidecar would refuse it.
     let refused = |error| tensorlane_client::Error::from(Failure::from(error));
     let resolved =
-        args.selection().resolve(&descriptor.layout).map_err(refused).with_context(|| name.clone())?;
+        args.part.selection().resolve(&descriptor.layout).map_err(refused).with_context(|| name.clone())?;
     let metadata: Metadata = descriptor.metadata.clone();
     Ok(Wanted { name, target, ticket: None, layout: resolved.packed_layout(), metadata })
 }
@@ -215,7 +240,8 @@ fn acquire<'a>(
     got: &mut Vec<Got<'a>>,
 ) -> Result<()> {
     let client = &args.waiting.rest(client);
-    let options = AcquireOptions::new().selection(args.selection()).require(parse::require(&args.require));
+    let options =
+        AcquireOptions::new().selection(args.part.selection()).require(parse::require(&args.require));
     let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
     // Bytes that others get at the same time count too: it is a hint of how far it is.
     let arrived = || Some(args.waiting.rest(client).peers().ok()?.iter().map(|peer| peer.bytes_in).sum());
@@ -228,7 +254,7 @@ fn acquire<'a>(
             "{} has become another tensor meanwhile; get it again",
             wanted.name
         );
-        let verified = copy(&tensor, wanted, sink.as_deref_mut(), progress)?;
+        let verified = copy(&tensor, &wanted.name, sink.as_deref_mut(), progress)?;
         got.push(Got { wanted, moved: tensor.moved().clone(), copied: tensor.copied(), verified });
     }
     Ok(())
@@ -236,15 +262,15 @@ fn acquire<'a>(
 
 /// Copies a tensor into the file and verifies its checksum. Without a file and a checksum there is nothing to do: it is
 /// mapped. Returns whether it was verified.
-fn copy(
+pub(crate) fn copy(
     tensor: &Tensor,
-    wanted: &Wanted,
+    name: &str,
     mut sink: Option<&mut Sink>,
     progress: &mut Progress,
 ) -> Result<bool> {
     let total = tensor.packed_len();
     let Some(view) = tensor.view().filter(|_| sink.is_some() || tensor.crc32c().is_some()) else {
-        progress.advance(total as u64, &wanted.name);
+        progress.advance(total as u64, name);
         return Ok(false);
     };
     if !tensor.descriptor().layout.is_contiguous() {
@@ -252,7 +278,7 @@ fn copy(
         if let Some(sink) = sink {
             sink.write(&tensor.to_vec())?;
         }
-        progress.advance(total as u64, &wanted.name);
+        progress.advance(total as u64, name);
         return Ok(false);
     }
     let mut chunk = vec![0; CHUNK_BYTES.min(total)];
@@ -268,12 +294,11 @@ fn copy(
             sink.write(part)?;
         }
         at += part.len();
-        progress.advance(part.len() as u64, &wanted.name);
+        progress.advance(part.len() as u64, name);
     }
     match tensor.crc32c() {
         Some(expected) if expected != crc => Err(anyhow!(
-            "{}: its bytes have the checksum {crc:08x} and not {expected:08x}; they were damaged, put it again",
-            wanted.name
+            "{name}: its bytes have the checksum {crc:08x} and not {expected:08x}; they were damaged, put it again"
         )),
         known => Ok(known.is_some()),
     }

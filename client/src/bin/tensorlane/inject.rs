@@ -1,8 +1,10 @@
-//! `tensorlane inject`: manifests in, manifests with sidecars out. What happened to each pod goes to standard error.
+//! `tensorlane inject`: manifests in, manifests with sidecars out. What happened to each pod goes to standard error. As JSON
+//! the manifests are one `List`, which kubectl applies, too.
 
-use std::io::{Read, Write};
+use std::io::Read;
 
 use anyhow::{Result, anyhow, bail};
+use serde_json::json;
 use tensorlane_operator::offline::{self, BYTES_MAX};
 use tensorlane_operator::plan::Defaults;
 
@@ -22,7 +24,8 @@ pub(crate) fn run(output: &Output, inject: &Inject) -> Result<()> {
         // Manifests that are half of what was asked for would be applied by whoever is behind a pipe.
         bail!("{denied} cannot be injected, so nothing is printed");
     }
-    std::io::stdout().write_all(injected.yaml.as_bytes())?;
+    let list = || json!({ "apiVersion": "v1", "kind": "List", "items": injected.objects });
+    output.print(list, |out| out.write_all(injected.yaml.as_bytes()))?;
     Ok(())
 }
 

@@ -167,10 +167,7 @@ fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
         let size = output::bytes;
         line("arena", format!("{} ({} populated)", size(arena.total), size(arena.populated)))?;
         let (put, copied) = (size(arena.largest_put), size(arena.largest_copied_put));
-        line(
-            "  free",
-            format!("{} (largest put now: {put}; small or over gRPC: {copied})", size(arena.free)),
-        )?;
+        line("  free", format!("{} (largest put: {put}; small or over gRPC: {copied})", size(arena.free)))?;
         line("  reserved", size(arena.reserved))?;
         line("  sealed", size(arena.sealed))?;
         line("  held", size(arena.held))?;

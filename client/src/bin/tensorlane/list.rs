@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use tensorlane_client::{Client, Error, Listed};
 use tensorlane_proto::Reason;
+use tensorlane_proto::set::SET_METADATA;
 
 use crate::args::{Ls, Rm};
 use crate::complaint;
@@ -77,9 +78,10 @@ pub(crate) fn ls(client: &Client, output: &Output, args: &Ls) -> Result<()> {
             let row = |listed: &Listed| {
                 let description = &listed.description;
                 let layout = &description.descriptor.layout;
+                let is_set = description.descriptor.metadata.value(SET_METADATA).is_some();
                 let mut row = vec![
                     listed.name.clone(),
-                    layout.to_string(),
+                    if is_set { "set".to_owned() } else { layout.to_string() },
                     output::bytes(layout.bytes()),
                     description.leases.to_string(),
                 ];

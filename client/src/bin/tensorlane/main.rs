@@ -24,9 +24,11 @@ mod progress;
 mod put;
 mod routes;
 mod set;
+mod set_file;
 mod signals;
 mod sink;
 mod source;
+mod verify;
 mod watch;
 
 use std::env;
@@ -38,8 +40,13 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, Set};
 use crate::output::Output;
+
+/// Measures what decoders take of the heap.
+#[cfg(test)]
+#[global_allocator]
+static METERING: tensorlane_memory::heap::MeteringAllocator = tensorlane_memory::heap::MeteringAllocator;
 
 /// The exit code of a call that was wrong.
 const MISUSE: u8 = 2;
@@ -82,6 +89,9 @@ fn run(args: Args, output: &Output) -> Result<ExitCode> {
         Command::Inject(inject) => return inject::run(output, inject).map(|()| ExitCode::SUCCESS),
         Command::Check => return check::run(&args.connection, output),
         _ => {}
+    }
+    if let Command::Set(Set::Verify(verify)) = &args.command {
+        return verify::run(|| args.connection.connect(), output, verify);
     }
     let client = args.connection.connect()?;
     let done = match args.command {

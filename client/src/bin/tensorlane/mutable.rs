@@ -1,12 +1,13 @@
-//! `tensorlane set create`, `stat` and `drop`: mutable sets, whose rows programs write and read.
+//! `tensorlane set create`, `stat`, `snapshot` and `drop`: mutable sets, whose rows programs write and read.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use tensorlane_client::Client;
 use tensorlane_client::set::mutable::{Durability, SetFiles, SetInfo, SetSpec};
+use tensorlane_client::set::snapshot::{Snapshot, SnapshotOptions};
 use tensorlane_proto::{DType, Failure, Reason};
 
-use crate::args::{SetCreate, SetDrop, SetStat};
+use crate::args::{SetCreate, SetDrop, SetSnapshot, SetStat};
 use crate::output::{self, Output};
 
 pub(crate) fn create(client: &Client, output: &Output, args: &SetCreate) -> Result<()> {
@@ -31,13 +32,10 @@ pub(crate) fn create(client: &Client, output: &Output, args: &SetCreate) -> Resu
 }
 
 pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<()> {
-    let sets = client.mutable_sets(&args.prefix)?;
-    if sets.is_empty() && !args.prefix.is_empty() {
-        let message = format!(
-            "no mutable set of this peer begins with {}; `tensorlane set ls` shows them",
-            args.prefix
-        );
-        return Err(tensorlane_client::Error::from(Failure::new(Reason::NotFound, message)).into());
+    let mut sets = client.mutable_sets(&args.prefix)?;
+    let is_elsewhere = sets.is_empty() && !args.prefix.is_empty();
+    if is_elsewhere {
+        sets.push(elsewhere(client, &args.prefix)?);
     }
     output.print(
         || json!({ "sets": sets.iter().map(json).collect::<Vec<Value>>() }),
@@ -56,13 +54,47 @@ pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<(
                 writeln!(out, "  next     row {}", set.cursor)?;
                 let writers = set.spec.iter().flat_map(|spec| &spec.writers).cloned().collect::<Vec<_>>();
                 let others = if writers.is_empty() { "none".to_owned() } else { writers.join(", ") };
-                writeln!(out, "  writers  this pod; of other peers {others}")?;
+                let own = if is_elsewhere { "its own pod" } else { "this pod" };
+                writeln!(out, "  writers  {own}; of other peers {others}")?;
                 for (key, row) in leaves(set) {
                     writeln!(out, "  {key}  {row}")?;
                 }
             }
             Ok(())
         },
+    )?;
+    Ok(())
+}
+
+/// The set of another peer, by all of its name.
+fn elsewhere(client: &Client, name: &str) -> tensorlane_client::Result<SetInfo> {
+    match client.open_mutable_set(name) {
+        Ok(set) => Ok(SetInfo::clone(set.info())),
+        Err(error) if error.reason() == Some(Reason::NotFound) => {
+            let message = format!(
+                "no mutable set of this peer begins with {name:?}, and none of another peer is called so (PEER/NAME); \
+                 `tensorlane set ls` shows those of this peer"
+            );
+            Err(Failure::new(Reason::NotFound, message).into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn snapshot(client: &Client, output: &Output, args: &SetSnapshot) -> Result<()> {
+    let set = client.wait_for_mutable_set(&args.set, args.wait)?;
+    let options = SnapshotOptions { name: args.name.clone(), keep: args.keep, deadline: None };
+    let Snapshot { name, version, set_version, reference } = set.snapshot(&options)?;
+    output.print(
+        || {
+            json!({
+                "name": name,
+                "version": version,
+                "set_version": set_version,
+                "reference": reference.encode(),
+            })
+        },
+        |out| writeln!(out, "{name}@{version}  {}  of version {set_version}", reference.encode()),
     )?;
     Ok(())
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tensorlane_client::Target;
 use tensorlane_client::channel::Policy;
+use tensorlane_proto::dtype::DTypeError;
 use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::set::torch_dtype;
 use tensorlane_proto::{DType, Range, Reference, Selection};
 
 /// Beginning of a reference; nothing that begins so is taken for a name.
@@ -94,11 +96,11 @@ pub(crate) fn leaf(text: &str) -> Result<Leaf, String> {
     let wrong =
         || format!("{text:?} is not a leaf; write KEY:DTYPE:SHAPE such as obs:u8:480,480,3, or reward:f32");
     let (head, last) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let (key, dtype, row_shape) = match last.parse::<DType>() {
+    let (key, dtype, row_shape) = match dtype(last) {
         Ok(dtype) => (head, dtype, Vec::new()),
         Err(_) => {
-            let (key, dtype) = head.rsplit_once(':').ok_or_else(wrong)?;
-            let dtype = dtype.parse::<DType>().map_err(|error| format!("{text:?}: {error}"))?;
+            let (key, name) = head.rsplit_once(':').ok_or_else(wrong)?;
+            let dtype = dtype(name).map_err(|error| format!("{text:?}: {error}"))?;
             let sizes = last.split(',').filter(|_| !last.is_empty());
             let row_shape =
                 sizes.map(|size| size.trim().parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
@@ -109,6 +111,11 @@ pub(crate) fn leaf(text: &str) -> Result<Leaf, String> {
         return Err(wrong());
     }
     Ok(Leaf { key: key.to_owned(), dtype, row_shape })
+}
+
+/// The type of `u8`, or of `uint8` as numpy and torch call it.
+fn dtype(name: &str) -> Result<DType, DTypeError> {
+    name.parse().or_else(|unknown| torch_dtype(&format!("torch.{name}")).ok_or(unknown))
 }
 
 /// The shortest time between two looks: each is a call of the sidecar.
@@ -234,6 +241,8 @@ mod tests {
         assert_eq!(leaf("next/reward:f32"), Ok(leaf_of("next/reward", DType::F32, &[])));
         assert_eq!(leaf("next/reward:f32:"), leaf("next/reward:f32"));
         assert_eq!(leaf("a:b:u8:2"), Ok(leaf_of("a:b", DType::U8, &[2])));
+        assert_eq!(leaf("obs:uint8:2"), leaf("obs:u8:2"));
+        assert_eq!(leaf("reward:float32"), leaf("reward:f32"));
         for text in ["", "a", "a:3", ":u8", "a:u8:x", "a:u8:-1", "a:u7:3", "a:u8:1,,2"] {
             assert!(leaf(text).is_err(), "{text}");
         }

@@ -61,14 +61,29 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
     tickets.tell(&done, &report(output, &done, bytes, took, &left_out)?)
 }
 
+/// Puts all tensors of a file, for somebody who keeps them: their leases are in what this gives, with the progress so far.
+pub(crate) fn all_of(
+    client: &Client,
+    output: &Output,
+    args: &Put,
+    source: &Source,
+    entries: &[Entry],
+) -> Result<(Vec<Done>, Progress)> {
+    let progress = Progress::new(entries.iter().map(|entry| entry.layout.bytes()).sum());
+    let (metadata, done) = (Metadata::default(), Vec::new());
+    let mut putting = Putting { client, output, args, source, metadata, progress, done };
+    putting.all(entries)?;
+    Ok((putting.done, putting.progress))
+}
+
 /// A tensor that was put.
-struct Done {
-    entry: Entry,
+pub(crate) struct Done {
+    pub(crate) entry: Entry,
     name: Option<String>,
-    reference: Reference,
+    pub(crate) reference: Reference,
     ticket: Option<String>,
     /// Lease that keeps the tensor until it has its name or ticket, and that was told.
-    _lease: Option<Lease>,
+    pub(crate) lease: Option<Lease>,
 }
 
 struct Putting<'a> {
@@ -257,7 +272,7 @@ impl Putting<'_> {
             entry: entry.clone(),
             reference: stored.reference().clone(),
             ticket: None,
-            _lease: stored.into_lease(),
+            lease: stored.into_lease(),
         });
     }
 }

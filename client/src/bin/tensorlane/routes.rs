@@ -93,9 +93,18 @@ fn json(peers: &[PeerStatus], speeds: Speeds) -> Value {
             "transport": with(TAKEN).map(|one| word(one.transport)).next(),
             "refusals": refusals.collect::<Vec<_>>(),
             "candidates": every.collect::<Vec<_>>(),
+            "gpus": peer.gpus.iter().map(gpu).collect::<Vec<_>>(),
         })
     };
     peers.iter().map(one).collect()
+}
+
+/// A GPU that either side reaches, and whether tensors there are mapped.
+fn gpu(route: &v1::GpuRoute) -> Value {
+    let hex: String = route.cuda_uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let why = Some(&route.why).filter(|why| !why.is_empty());
+    let driver = Some(route.cuda_driver).filter(|driver| *driver > 0);
+    json!({ "uuid": hex, "standing": route.standing, "why": why, "driver": driver })
 }
 
 fn table(output: &Output, out: &mut dyn Write, peers: &[PeerStatus], speeds: Speeds) -> io::Result<()> {
@@ -165,7 +174,7 @@ mod tests {
     fn measured() -> PeerStatus {
         let all = vec![
             candidate(Transport::Shm, "refused", "other_node", 0.0),
-            candidate(Transport::CudaIpc, "refused", "not_in_this_release", 0.0),
+            candidate(Transport::CudaIpc, "refused", "other_node", 0.0),
             candidate(Transport::Tcp, "taken", "", 3.4e9),
             candidate(Transport::Quic, "fits", "slower", 1.2e9),
         ];
@@ -176,7 +185,7 @@ mod tests {
     fn every_transport_is_taken_or_has_its_reason_with_what_was_measured() {
         assert_eq!(
             row(&measured(), Speeds::Shown)[2..],
-            ["other_node", "not_in_this_release", "taken (3.40 GB/s)", "fits:slower (1.20 GB/s)"]
+            ["other_node", "other_node", "taken (3.40 GB/s)", "fits:slower (1.20 GB/s)"]
         );
         let told = json(&[measured()], Speeds::Shown);
         assert_eq!(told[0]["transport"], json!("tcp"));
@@ -186,6 +195,20 @@ mod tests {
         });
         assert_eq!(told[0]["candidates"][3], quic);
         assert_eq!(told[0]["candidates"][2]["why"], Value::Null);
+    }
+
+    #[test]
+    fn a_gpu_is_told_by_its_uuid_with_the_reason_why_nothing_is_mapped_there() {
+        let gpus = vec![v1::GpuRoute {
+            cuda_uuid: vec![0xab; 16].into(),
+            standing: "refused".into(),
+            why: "other_gpu".into(),
+            cuda_driver: 0,
+        }];
+        let told = json(&[PeerStatus { gpus, ..measured() }], Speeds::Shown);
+        let expected =
+            json!({ "uuid": "ab".repeat(16), "standing": "refused", "why": "other_gpu", "driver": null });
+        assert_eq!(told[0]["gpus"], json!([expected]));
     }
 
     #[test]

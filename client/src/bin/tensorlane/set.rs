@@ -1,44 +1,69 @@
-//! `tensorlane set`: directories of tensordict in and out of the exchange, as versions of a name.
+//! `tensorlane set`: directories of tensordict and safetensors files in and out of the exchange, as versions of a name.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tensorlane_client::set::directory::{Directory, DirectoryError, Draft, Export};
-use tensorlane_client::set::{OpenedSet, PublishOptions};
-use tensorlane_client::{Client, Target, Tensor};
+use tensorlane_client::set::{OpenedSet, PublishOptions, Set};
+use tensorlane_client::{AcquireOptions, Client, PutOptions, Target, Tensor};
+use tensorlane_proto::rows::SetReference;
 use tensorlane_proto::set::{SET_METADATA, Tree};
-use tensorlane_proto::{Layout, Reason};
+use tensorlane_proto::{Layout, Reason, Reference, Selection};
 
-use crate::args::{Set, SetGet, SetLs, SetPut};
+use crate::args::{self, SetGet, SetLs, SetPut};
 use crate::mutable;
 use crate::output::{self, Output};
 use crate::progress::{self, Progress};
+use crate::set_file;
 use crate::signals::Cleaner;
 
-pub(crate) fn run(client: &Client, output: &Output, args: &Set) -> Result<()> {
+pub(crate) fn run(client: &Client, output: &Output, args: &args::Set) -> Result<()> {
+    use args::Set;
     match args {
         Set::Put(put) => self::put(client, output, put),
         Set::Get(get) => self::get(client, output, get),
         Set::Ls(ls) => self::ls(client, output, ls),
+        Set::Snapshot(snapshot) => mutable::snapshot(client, output, snapshot),
+        // Done before there is a client.
+        Set::Verify(_) => Ok(()),
         Set::Create(create) => mutable::create(client, output, create),
         Set::Stat(stat) => mutable::stat(client, output, stat),
         Set::Drop(drop) => mutable::drop(client, output, drop),
     }
 }
 
-fn put(client: &Client, output: &Output, args: &SetPut) -> Result<()> {
-    let directory = Directory::open(&args.directory)?;
+/// Tensors that were put, leased by this session until the version has them.
+pub(crate) struct StagedSet {
+    pub(crate) tree: Tree<Reference>,
+    pub(crate) leaves: Vec<(String, Layout)>,
+    pub(crate) progress: Progress,
+    /// Leases of them.
+    pub(crate) _leased: Box<dyn Any>,
+}
+
+fn stage(client: &Client, output: &Output, args: &SetPut) -> Result<StagedSet> {
+    if set_file::is_meant(&args.from) {
+        return set_file::stage(client, output, &args.from, args.checksum);
+    }
+    let directory = Directory::open(&args.from)?;
     let mut progress = Progress::new(directory.bytes());
-    // Leased by this session until the version has them.
-    let stored = directory.put(client, |bytes, key| progress.advance(bytes, key))?;
+    let options = PutOptions { checksum: args.checksum, ..PutOptions::new() };
+    let stored = directory.put(client, &options, |bytes, key| progress.advance(bytes, key))?;
     let tree = stored.try_map(&mut |stored| Ok::<_, anyhow::Error>(stored.reference().clone()))?;
+    let leaves = described(directory.tree(), |leaf| leaf.layout.clone());
+    Ok(StagedSet { tree, leaves, progress, _leased: Box::new(stored) })
+}
+
+fn put(client: &Client, output: &Output, args: &SetPut) -> Result<()> {
+    let StagedSet { tree, leaves, progress, _leased } = stage(client, output, args)?;
+    let bytes: u64 = leaves.iter().map(|(_, layout)| layout.bytes()).sum();
     let options = PublishOptions { keep: args.keep, expects: args.expects, deadline: None };
     let published = client.publish_set(&args.name, &tree, &options)?;
     let took = progress.finish();
-    let leaves: Vec<_> = described(directory.tree(), |leaf| leaf.layout.clone());
     output.print(
         || {
             json!({
@@ -46,13 +71,13 @@ fn put(client: &Client, output: &Output, args: &SetPut) -> Result<()> {
                 "version": published.version,
                 "reference": published.reference.encode(),
                 "tensors": leaves.iter().map(leaf_json).collect::<Vec<_>>(),
-                "bytes": directory.bytes(),
+                "bytes": bytes,
                 "seconds": took.as_secs_f64(),
             })
         },
         |out| {
             writeln!(out, "{}@{}  {}", args.name, published.version, published.reference.encode())?;
-            writeln!(out, "{}", summary(leaves.len(), directory.bytes(), took))
+            writeln!(out, "{}", summary(leaves.len(), bytes, took))
         },
     )?;
     Ok(())
@@ -63,15 +88,18 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
         (Target::Name { peer: None, name }, Some(peer)) => Target::name_at(peer.clone(), name),
         (target, _) => target.clone(),
     };
-    let options = args.waiting.options(client);
-    let set = progress::during("waiting for the set", || client.get_set(&target, &options))?;
-    let leaves = described(&set.tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
+    let (version, tree, _manifest) = progress::during("waiting for the set", || got(client, args, &target))?;
+    let leaves = described(&tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
     let total = leaves.iter().map(|(_, layout)| layout.bytes()).sum();
     let mut progress = Progress::new(total);
     // Until the result is printed: signals that come after its end are lost.
     let cleaner = args.to.is_some().then(Cleaner::start).transpose().context("cannot wait for signals")?;
     let exported = match (&args.to, &cleaner) {
-        (Some(to), Some(cleaner)) => Some(export(cleaner, &set.tree, to, args.replace, &mut progress)?),
+        (Some(to), _) if set_file::is_meant(to) => {
+            set_file::write(&tree, to, args.replace, &mut progress)?;
+            None
+        }
+        (Some(to), Some(cleaner)) => Some(export(cleaner, &tree, to, args.replace, &mut progress)?),
         _ => None,
     };
     let took = progress.finish();
@@ -84,7 +112,7 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     output.print(
         || {
             json!({
-                "version": set.version,
+                "version": version,
                 "to": args.to.as_ref().map(|to| to.display().to_string()),
                 "tensors": leaves.iter().map(leaf_json).collect::<Vec<_>>(),
                 "as_bytes": as_bytes,
@@ -93,7 +121,7 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
             })
         },
         |out| {
-            writeln!(out, "version {}", set.version)?;
+            writeln!(out, "version {version}")?;
             for (key, layout) in &leaves {
                 writeln!(out, "{key}  {layout}")?;
             }
@@ -101,6 +129,47 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
         },
     )?;
     Ok(())
+}
+
+/// Version and tensors of a sealed set, or of a mutable one where no sealed set has the name; and the lease of a manifest.
+fn got(client: &Client, args: &SetGet, target: &Target) -> Result<(u64, Tree<Tensor>, Option<Tensor>)> {
+    let options = args.waiting.options(client);
+    let sealed = |options: &AcquireOptions| {
+        client.get_set(target, options).map(|Set { version, tree, manifest }| (version, tree, Some(manifest)))
+    };
+    let (keys, part) = (args.keys.iter().map(String::as_str).collect::<Vec<_>>(), args.part.selection());
+    let is_part = !keys.is_empty() || part != Selection::All;
+    let Target::Name { peer, name } = target else {
+        if is_part {
+            bail!(
+                "rows and keys are those of a mutable set, and this is the reference of a sealed one; leave --rows, --part and --key out"
+            );
+        }
+        return Ok(sealed(&options)?);
+    };
+    let mutable = match peer {
+        Some(peer) if !SetReference::is_meant(name) => format!("{peer}/{name}"),
+        _ => name.clone(),
+    };
+    if is_part || SetReference::is_meant(name) {
+        let set = args.waiting.rest(client).wait_for_mutable_set(&mutable, args.waiting.wait())?;
+        let (version, tree) = set.read_tree_of(&keys, &part)?;
+        return Ok((version, tree, None));
+    }
+    let now = options.clone().wait(Duration::ZERO);
+    let absent = match sealed(&now) {
+        Err(error) if error.reason() == Some(Reason::NotFound) => error,
+        outcome => return Ok(outcome?),
+    };
+    match args.waiting.rest(client).open_mutable_set(&mutable) {
+        Ok(set) => {
+            let (version, tree) = set.read_tree()?;
+            Ok((version, tree, None))
+        }
+        // Whichever comes first would be hard to say: it is the sealed set that is waited for.
+        Err(_) if args.waiting.waits() => Ok(sealed(&args.waiting.options(client))?),
+        Err(_) => Err(absent.into()),
+    }
 }
 
 /// Writes a set into a directory. A signal that ends the command leaves nothing of it.
@@ -140,7 +209,7 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
         let is_set = listed.description.descriptor.metadata.value(SET_METADATA).is_some();
         let Some(number) = number.parse().ok().filter(|_| is_set) else { continue };
         let target = listed.description.reference.clone();
-        let content = match client.open_set(target, &tensorlane_client::AcquireOptions::new()) {
+        let content = match client.open_set(target, &AcquireOptions::new()) {
             Ok(OpenedSet { tree, .. }) => {
                 let tensors = tree.tensors();
                 Ok((tensors.len(), tensors.iter().map(|(_, leaf)| leaf.bytes()).sum()))

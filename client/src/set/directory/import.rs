@@ -1,5 +1,6 @@
 //! From a directory into the exchange.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
+use tensorlane_proto::rows::{TORN_FILE, Torn};
 use tensorlane_proto::set::{
     DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, Node, OwnMeta, TensorMeta, Tree,
 };
@@ -46,16 +48,39 @@ impl Directory {
     /// [`DirectoryError`], with the file and what is wrong with it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, DirectoryError> {
         let path = path.into();
-        // The user's own word may be a link; what lies below may not.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| at(&path)(error.into()))?;
-        let walk = Walk { own: own_meta(&root, &path)?, root: path.clone() };
+        let root = open_root(&path)?;
+        let walk = Walk { own: own_meta(&root, &path)?, root: path.clone(), faults: None };
         let tree = match walk.level(&root, &mut Vec::new(), Path::new(""))? {
             Node::Tree(tree) => tree,
             value => Tree { entries: vec![("data".to_owned(), value)], ..Tree::default() },
         };
         tree.check()?;
         Ok(Self { path, root, tree })
+    }
+
+    /// Everything that is wrong with a directory: levels that are not read, files that are missing, too short, too long or no
+    /// plain files, and rows that a mutable set has torn. Empty where it is whole. The bytes of tensors are not read.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] where the directory itself cannot be opened.
+    pub fn faults(path: impl Into<PathBuf>) -> Result<Vec<DirectoryError>, DirectoryError> {
+        let path = path.into();
+        let root = open_root(&path)?;
+        let faults = RefCell::new(Vec::new());
+        let own = own_meta(&root, &path).unwrap_or_else(|error| {
+            faults.borrow_mut().push(error);
+            OwnMeta::default()
+        });
+        faults.borrow_mut().extend(torn(&root, &path));
+        let walk = Walk { own, root: path, faults: Some(&faults) };
+        let tree = walk.level(&root, &mut Vec::new(), Path::new(""));
+        let whole = tree.and_then(|node| match node {
+            Node::Tree(tree) => tree.check().map_err(DirectoryError::from),
+            _ => Ok(()),
+        });
+        let mut faults = faults.take();
+        faults.extend(whole.err());
+        Ok(faults)
     }
 
     /// The keys with the files of their tensors.
@@ -68,22 +93,23 @@ impl Directory {
         self.tree.tensors().iter().map(|(_, leaf)| leaf.layout.bytes()).sum()
     }
 
-    /// Puts every tensor, leased by this session. `read` is told of bytes as they are read, with the keys.
+    /// Puts every tensor with these options, leased by this session. `read` is told of bytes as they are read, with the keys.
     ///
     /// # Errors
     /// [`DirectoryError`]; what was put until then is given up.
     pub fn put(
         &self,
         client: &Client,
+        options: &PutOptions,
         mut read: impl FnMut(u64, &str),
     ) -> Result<Tree<Stored>, DirectoryError> {
-        let mut small = self.put_small(client, &mut read)?.into_iter();
+        let mut small = self.put_small(client, options, &mut read)?.into_iter();
         let mut paths = self.tree.tensors().into_iter().map(|(path, _)| path.join("/"));
         self.tree.try_map(&mut |leaf| {
             let path = paths.next().unwrap_or_default();
             match small.next().flatten() {
                 Some(stored) => Ok(stored),
-                None => self.put_one(client, leaf, &path, &mut read),
+                None => self.put_one((client, options), leaf, &path, &mut read),
             }
         })
     }
@@ -92,6 +118,7 @@ impl Directory {
     fn put_small(
         &self,
         client: &Client,
+        options: &PutOptions,
         read: &mut impl FnMut(u64, &str),
     ) -> Result<Vec<Option<Stored>>, DirectoryError> {
         let leaves = self.tree.tensors();
@@ -112,7 +139,7 @@ impl Directory {
             }
             let mut items = Vec::with_capacity(batch.len());
             for (descriptor, bytes) in &read_ones {
-                items.push(Item { descriptor, bytes, options: PutOptions::new() });
+                items.push(Item { descriptor, bytes, options: options.clone() });
             }
             for (&index, stored) in batch.iter().zip(client.put_many(&items)) {
                 let failed = |source| DirectoryError::Tensor { path: leaves[index].0.join("/"), source };
@@ -149,7 +176,7 @@ impl Directory {
 
     fn put_one(
         &self,
-        client: &Client,
+        (client, options): (&Client, &PutOptions),
         leaf: &LeafFile,
         path: &str,
         read: &mut impl FnMut(u64, &str),
@@ -162,7 +189,7 @@ impl Directory {
             read(part.len() as u64, path);
             Ok(())
         })?;
-        reservation.seal(&PutOptions::new()).map_err(failed)
+        reservation.seal(options).map_err(failed)
     }
 }
 
@@ -184,9 +211,11 @@ impl Stamp {
 }
 
 /// A walk over the levels of one directory.
-struct Walk {
+struct Walk<'a> {
     own: OwnMeta,
     root: PathBuf,
+    /// List of all faults, behind each of which the walk goes on; none where it ends at the first one.
+    faults: Option<&'a RefCell<Vec<DirectoryError>>>,
 }
 
 /// Place of a walk: an open directory, its path from the root, and its keys.
@@ -196,7 +225,7 @@ struct Place<'a> {
     path: &'a [String],
 }
 
-impl Walk {
+impl Walk<'_> {
     fn level(
         &self,
         dir: &OwnedFd,
@@ -213,22 +242,28 @@ impl Walk {
             Level::Value(value) => return Ok(Node::Value(value)),
             Level::Tree { batch, names, entries } => (batch, names, entries),
         };
+        let depth = path.len();
         let mut tree = Tree { batch, names, entries: Vec::with_capacity(entries.len()) };
         for (key, entry) in entries {
             let name = file_name(&key).ok_or_else(|| DirectoryError::Key { key: key.clone() })?;
             path.push(key.clone());
             let node = match entry {
                 LevelEntry::Tensor(meta) => {
-                    Node::Tensor(self.leaf(&Place { dir, inside, path }, &key, &name, &meta)?)
+                    self.leaf(&Place { dir, inside, path }, &key, &name, &meta).map(Node::Tensor)
                 }
                 LevelEntry::Below { .. } => {
                     let below = inside.join(&name);
-                    let opened = open_below(dir, &name, &self.root.join(&below))?;
-                    self.level(&opened, path, &below)?
+                    let opened = open_below(dir, &name, &self.root.join(&below));
+                    opened.and_then(|opened| self.level(&opened, path, &below))
                 }
             };
-            path.pop();
-            tree.entries.push((key, node));
+            // Where a level failed, its own keys are still there.
+            path.truncate(depth);
+            match (node, self.faults) {
+                (Ok(node), _) => tree.entries.push((key, node)),
+                (Err(error), Some(faults)) => faults.borrow_mut().push(error),
+                (Err(error), None) => return Err(error),
+            }
         }
         Ok(Node::Tree(tree))
     }
@@ -262,8 +297,36 @@ impl Walk {
         if bytes < layout.bytes() {
             return Err(DirectoryError::TooShort { path: shown(&file), bytes, wanted: layout.bytes() });
         }
+        if let Some(faults) = self.faults.filter(|_| bytes > layout.bytes()) {
+            let fault = DirectoryError::TooLong { path: shown(&file), bytes, wanted: layout.bytes() };
+            faults.borrow_mut().push(fault);
+        }
         Ok(LeafFile { file: Some(place.inside.join(file)), layout })
     }
+}
+
+/// Rows that a mutable set on files has noted as torn, by leaf; and an error where the note cannot be read.
+fn torn(root: &OwnedFd, shown: &Path) -> Vec<DirectoryError> {
+    let path = shown.join(OWN).join(TORN_FILE);
+    let note = open_below(root, OWN, &shown.join(OWN))
+        .and_then(|dir| open_file(&dir, Path::new(TORN_FILE), &path))
+        .and_then(|file| read_small(file, &path));
+    let torn = match note {
+        Err(error) if error.is_missing() => return Vec::new(),
+        Err(error) => return vec![error],
+        Ok(bytes) => Torn::decode(&bytes),
+    };
+    let unreadable = || DirectoryError::Leaf { path: path.clone(), what: "it cannot be read".to_owned() };
+    let Some(torn) = torn else { return vec![unreadable()] };
+    torn.pieces()
+        .map(|(leaf, first, rows)| DirectoryError::Torn { path: path.clone(), leaf, first, rows })
+        .collect()
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd, DirectoryError> {
+    // The user's own word may be a link; what lies below may not.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|error| at(path)(error.into()))
 }
 
 fn own_meta(root: &OwnedFd, shown: &Path) -> Result<OwnMeta, DirectoryError> {

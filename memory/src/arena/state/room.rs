@@ -19,11 +19,24 @@ impl State {
         let fresh = if purpose == Purpose::Put { any.min(puts) } else { any };
         let here = self.records.values().filter(|record| record.serves(shelf));
         let here = here.map(|record| record.extents.largest()).max().unwrap_or(0);
+        let empty = |of: &dyn Fn(&Record) -> bool| {
+            let records = self.records.values();
+            let empty =
+                records.filter(|record| record.stage == Stage::Live && record.is_empty() && of(record));
+            empty.map(|record| record.bytes).sum::<u64>()
+        };
+        let of_puts = self.limits.for_puts() + empty(&|record| record.purpose == Purpose::Put);
+        let all_back = self.unassigned() + empty(&|_| true);
+        let back = match purpose {
+            Purpose::Put => all_back.min(of_puts.saturating_sub(self.assigned_to_puts())),
+            Purpose::Pull => all_back,
+        };
         let elsewhere =
             idle(&|record| record.owner == Owner::Sidecar && !record.serves(shelf) && !record.is_droppable());
         Room {
             usage: self.usage(),
             largest: here.max(fresh / PAGE * PAGE),
+            in_reach: here.max(fresh.max(back) / PAGE * PAGE),
             elsewhere,
             for_pulls: any - fresh,
         }

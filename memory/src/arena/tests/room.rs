@@ -51,3 +51,18 @@ fn what_is_kept_for_pulls_is_no_room_for_puts() {
     is_exact(&arena, Owner::Sidecar, Purpose::Pull);
     drop(all);
 }
+
+#[test]
+fn idle_segments_of_a_session_are_in_reach_of_another_and_no_room_before() {
+    let arena = start(options(4 * SEGMENT, SEGMENT));
+    let all: Vec<_> = (0..3).map(|_| put(&arena, 1, SEGMENT).unwrap()).collect();
+    let room = || arena.room(Owner::Session(2), Purpose::Put);
+    assert_eq!((room().largest, room().in_reach), (SEGMENT, SEGMENT));
+    drop(all);
+    assert_eq!((room().largest, room().in_reach), (SEGMENT, 4 * SEGMENT));
+    // They come back once they are asked for.
+    let told = arena.reclaim_held(3 * SEGMENT);
+    assert_eq!(told.len(), 0, "nobody maps them: {told:?}");
+    until("they have come back", || room().largest == 4 * SEGMENT);
+    is_exact(&arena, Owner::Session(2), Purpose::Put);
+}

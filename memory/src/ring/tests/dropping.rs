@@ -131,11 +131,8 @@ fn a_late_reader_begins_with_the_next_message_or_with_the_oldest_that_is_there()
         world.write(b"x");
     }
     let (mut next, _next) = world.reader(1, 1);
-    let cursor = Memory::new(CURSOR_BYTES);
-    clear_cursor(&cursor.words());
-    let first = world.writer.readers().attach(2, cursor.shared(), First::Oldest).unwrap();
+    let (mut oldest, _oldest, first) = world.reader_from(2, 1, First::Oldest);
     assert_eq!(first, 6);
-    let mut oldest = RingReader::open(world.ring.shared(), cursor.own(), world.shape, first, 1).unwrap();
     world.write(b"x");
     assert_eq!(all(&mut next), [Told::Message(10), Told::Nothing]);
     assert_eq!(told(&mut oldest), Told::Gap(1));

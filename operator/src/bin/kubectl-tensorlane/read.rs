@@ -10,6 +10,7 @@ use kube::core::{
 };
 use kube::discovery::{ApiGroup, Discovery, Scope};
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tensorlane_operator::dns::Label;
@@ -18,6 +19,7 @@ use tensorlane_operator::inspect::cluster::{Cluster, Namespaces, PEER_ROLE};
 use tensorlane_operator::inspect::explain::Subject;
 use tensorlane_operator::inspect::namespace::{self, Namespace};
 use tensorlane_operator::inspect::routes::PodSaid;
+use tensorlane_operator::inspect::shared_memory::NODE_DAEMON;
 use tensorlane_operator::manifests::{Installation, objects};
 use tensorlane_operator::names::{INJECT, INJECTED};
 use tensorlane_operator::offline::pods;
@@ -84,6 +86,7 @@ impl Reader {
             webhook: self.get(ADMISSION, "MutatingWebhookConfiguration", None, "tensorlane").await,
             endpoints: self.list("discovery.k8s.io/v1", "EndpointSlice", system, slices).await,
             role: self.get(RBAC, "ClusterRole", None, PEER_ROLE).await,
+            node_daemon: self.get("apps/v1", "DaemonSet", system, NODE_DAEMON).await,
             namespaces: match self.every {
                 true => self.every_namespace().await,
                 false => Namespaces::One(Box::new(self.of_namespace(&self.namespace).await)),
@@ -116,6 +119,8 @@ impl Reader {
             object: self.get("v1", "Namespace", None, name).await,
             exchanges: self.list(OURS, "TensorExchange", own, "").await,
             peers: self.list(OURS, "TensorPeer", own, "").await,
+            pods: self.labelled_pods(name).await,
+            policies: self.list("networking.k8s.io/v1", "NetworkPolicy", own, "").await,
             daemons: self.list("apps/v1", "DaemonSet", own, "").await,
             binding: self.get(RBAC, "RoleBinding", own, PEER_ROLE).await,
             access: vec![
@@ -123,6 +128,13 @@ impl Reader {
                 ("write the status of tensorpeers", self.may(name, "patch", "status").await),
             ],
         }
+    }
+
+    /// Reads what pods with a sidecar say of themselves, without their specifications.
+    async fn labelled_pods(&self, namespace: &str) -> Seen {
+        let api = self.api("v1", "Pod", Some(namespace));
+        let ours = ListParams::default().labels(&format!("{INJECTED}=true"));
+        listed(pages(ours, async |page| api.list_metadata(page).await).await)
     }
 
     async fn definitions(&self) -> Vec<(String, Seen)> {
@@ -313,12 +325,16 @@ impl Reader {
 
     async fn list(&self, version: &str, kind: &str, namespace: Option<&str>, labels: &str) -> Seen {
         let api = self.api(version, kind, namespace);
-        match pages(ListParams::default().labels(labels), async |page| api.list(page).await).await {
-            Ok(items) => Seen::There(json!({"items": items})),
-            // The kind is not defined.
-            Err(kube::Error::Api(status)) if status.code == 404 => Seen::Missing,
-            Err(error) => Seen::Hidden(error.to_string()),
-        }
+        listed(pages(ListParams::default().labels(labels), async |page| api.list(page).await).await)
+    }
+}
+
+fn listed<K: Serialize>(items: kube::Result<Vec<K>>) -> Seen {
+    match items {
+        Ok(items) => Seen::There(json!({"items": items})),
+        // The kind is not defined.
+        Err(kube::Error::Api(status)) if status.code == 404 => Seen::Missing,
+        Err(error) => Seen::Hidden(error.to_string()),
     }
 }
 

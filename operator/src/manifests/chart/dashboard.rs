@@ -114,6 +114,81 @@ const PANELS: &[Panel] = &[
             "{{result}}",
         )],
     },
+    Panel {
+        title: "Rows of mutable sets",
+        unit: "ops",
+        queries: &[
+            (
+                "sum(rate(tensorlane_set_rows_read_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "read",
+            ),
+            (
+                "sum(rate(tensorlane_set_rows_written_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "written",
+            ),
+        ],
+    },
+    Panel {
+        title: "Commits and snapshots of mutable sets",
+        unit: "ops",
+        queries: &[
+            (
+                "sum(rate(tensorlane_set_commits_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "commits",
+            ),
+            (
+                "sum(rate(tensorlane_set_snapshots_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "snapshots",
+            ),
+        ],
+    },
+    Panel {
+        title: "Bytes of mutable sets",
+        unit: "bytes",
+        queries: &[
+            ("sum(tensorlane_set_held_bytes{namespace=~\"$namespace\"})", "in the arena"),
+            ("sum(tensorlane_set_files_bytes{namespace=~\"$namespace\"})", "on files"),
+        ],
+    },
+    Panel {
+        title: "Messages of channels, and what slow readers cost",
+        unit: "ops",
+        queries: &[
+            (
+                "sum(rate(tensorlane_channel_messages_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "written",
+            ),
+            (
+                "sum by (policy) (rate(tensorlane_channel_dropped_messages_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "dropped: {{policy}}",
+            ),
+            (
+                "sum(rate(tensorlane_channel_evicted_readers_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "readers evicted",
+            ),
+        ],
+    },
+    Panel {
+        title: "Channels, readers, pipes, listeners",
+        unit: "short",
+        queries: &[
+            ("sum(tensorlane_channel_live_channels{namespace=~\"$namespace\"})", "channels"),
+            ("sum(tensorlane_channel_live_readers{namespace=~\"$namespace\"})", "readers"),
+            ("sum(tensorlane_pipe_live_pipes{namespace=~\"$namespace\"})", "pipes"),
+            ("sum(tensorlane_pipe_live_listeners{namespace=~\"$namespace\"})", "listeners"),
+        ],
+    },
+    Panel {
+        title: "Messages of pipes that nobody has read",
+        unit: "short",
+        queries: &[
+            ("sum(tensorlane_pipe_unread_messages{namespace=~\"$namespace\"})", "unread"),
+            (
+                "sum(rate(tensorlane_pipe_messages_total{namespace=~\"$namespace\"}[$__rate_interval]))",
+                "read a second",
+            ),
+        ],
+    },
 ];
 
 /// The dashboard.

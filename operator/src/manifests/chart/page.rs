@@ -46,12 +46,12 @@ kube-score 1.20.0 looked at what `helm template` renders with the defaults. What
 | `imagePullPolicy: Always` (`container-image-pull-policy`) | Images have a tag of a version, or a digest (`image.digest`). With `Always` no pod starts while the registry is away. `image.pullPolicy` sets it. |
 | a NetworkPolicy for the pods of `helm test` (`pod-networkpolicy`) | They live for seconds, in a namespace of their own, which goes with them. |
 | the Service `exchange` selects no pod (`service-targets-pod`) | It selects the pods of the test's Job, by a label that Kubernetes adds. |
-| a user above 10000 for the DaemonSet of `sameNode` | It makes directories that belong to the root of the node. It has no capabilities, and is there only where `sameNode.exchanges` asks. |
+| a user above 10000, and no privileges, for the DaemonSet of `sameNode` (`container-security-context-privileged`) | It mounts file systems where pods of the node see them, which Kubernetes allows to privileged containers alone. It sees `/run/tensorlane` of the node and no token, and is there only where `sameNode.exchanges` asks. |
 
 The pods say users and groups above 10000, unless `user: 0` or `sidecar.user: 0` leaves them to the platform. Operator and sidecars
-request 64Mi of the node's disk and may use 1Gi, for their logs: a container above its limit costs the pod. Nodes that keep more
-logs of a container (`containerLogMaxSize` times `containerLogMaxFiles` of the kubelet) need more in `resources`. No value changes the
-disk of sidecars: LimitRanges and quotas of the pod's namespace make it less.
+request 64Mi of the node's disk, for their logs, and the operator may use 1Gi: a container above its limit costs the pod. Nodes that keep more
+logs of a container (`containerLogMaxSize` times `containerLogMaxFiles` of the kubelet) need more in `resources`. Sidecars have a limit only where
+others of the pod have one, because kubelets take the sum for one on the whole pod. No value changes the disk of sidecars.
 ";
 
 /// The text of `values.yaml`.

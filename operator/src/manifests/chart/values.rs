@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tensorlane_proto::crd::LogLevel;
 
+use crate::annotations::SEATS_MAX;
 use crate::manifests::deployment::{ADMIN_PORT, USER, WEBHOOK_PORT};
 use crate::plan::Defaults;
 
@@ -188,9 +189,11 @@ struct Sidecar {
     /// Bytes that tensors may take: from `16Mi` to `16Ti`.
     #[schemars(regex(pattern = ARENA_SIZE))]
     arena_size: String,
-    /// Bytes beside them: from `64Mi` to `1Ti`.
+    /// Bytes beside them: from `64Mi` to `1Ti`. They are for up to 256 seats; `peers.max` adds those of more.
     #[schemars(regex(pattern = BASE_SIZE))]
     memory: String,
+    /// Connections with other peers.
+    peers: Peers,
     /// Processor time to request, such as `250m` or `2`; more than nothing. A fraction is in quotes: `"0.5"`.
     #[schemars(regex(pattern = CPU), extend("type" = ["string", "integer"], "minimum" = 1, "maximum" = 1000))]
     cpu: String,
@@ -203,11 +206,28 @@ struct Sidecar {
     ipv6: bool,
 }
 
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Peers {
+    /// Seats: peers that a sidecar has connected at once. Those that are not needed give way where an exchange has more. Each
+    /// seat above 256 adds `1Mi` to the memory of each sidecar.
+    #[schemars(range(min = 1, max = SEATS_MAX))]
+    max: u32,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self { max: Defaults::default().seats }
+    }
+}
+
 /// Pattern of sizes. What the operator would not start with must not pass the schema, so the patterns have its bounds:
 /// 16Mi to 16Ti.
 const ARENA_SIZE: &str = "^((1[6-9]|[2-9][0-9]|[1-9][0-9]{2,6})Mi|[1-9][0-9]{0,3}Gi|([1-9]|1[0-6])Ti)$";
 /// 64Mi to 1Ti.
 const BASE_SIZE: &str = "^((6[4-9]|[7-9][0-9]|[1-9][0-9]{2,5})Mi|[1-9][0-9]{0,2}Gi|1Ti)$";
+/// 1Mi to 1Ti.
+const NODE_BYTES: &str = "^([1-9][0-9]{0,5}Mi|[1-9][0-9]{0,2}Gi|1Ti)$";
 const CPU: &str = "^([1-9][0-9]{0,5}m|[1-9][0-9]{0,2}(\\.[0-9]{1,3})?|1000|0\\.[0-9]{0,2}[1-9])$";
 
 #[derive(Default, Serialize, JsonSchema)]
@@ -237,11 +257,17 @@ struct Enabled {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct SameNode {
-    /// The exchanges, such as `[{namespace: ml, name: default, claim: true}]`; none unless given. A DaemonSet makes the
-    /// directory of each. It mounts `/run/tensorlane` of the node, so its namespace must be privileged.
+    /// The exchanges, such as `[{namespace: ml, name: default, claim: true}]`; none unless given. A privileged DaemonSet
+    /// mounts a file system in memory for each below `/run/tensorlane` of the node, so its namespace must be privileged.
     exchanges: Vec<NodeExchange>,
-    /// An image with a shell, for the DaemonSet.
-    image: Image,
+    /// Bytes of the files of an exchange on each node, from `1Mi` to `1Ti`. Sockets take none, so they are for who does
+    /// otherwise.
+    #[schemars(regex(pattern = NODE_BYTES))]
+    bytes: String,
+    /// Files of an exchange on each node: one for each pod of it there, one more while a sidecar starts, and the directory.
+    /// Whoever makes as many costs the exchange its `shm`, and nothing else of the node.
+    #[schemars(range(min = 16, max = 1_000_000))]
+    files: u32,
 }
 
 #[derive(Default, Serialize, JsonSchema)]
@@ -372,6 +398,7 @@ impl Default for Sidecar {
             image: image("sidecar"),
             arena_size: defaults.arena.memory().0,
             memory: defaults.base.memory().0,
+            peers: Peers::default(),
             cpu: defaults.cpu.cpu().0,
             log_level: defaults.log_level,
             user: defaults.user.unwrap_or_default(),
@@ -382,7 +409,7 @@ impl Default for Sidecar {
 
 impl Default for SameNode {
     fn default() -> Self {
-        Self { exchanges: Vec::new(), image: Test::default().image }
+        Self { exchanges: Vec::new(), bytes: "1Mi".to_owned(), files: 4096 }
     }
 }
 

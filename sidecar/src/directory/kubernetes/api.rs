@@ -18,6 +18,16 @@ const FIELD_MANAGER: &str = "tensorlane-sidecar";
 /// Objects of one page of what is stored: half a megabyte or so at a time.
 const PAGE: u32 = 250;
 
+/// HTTP status of an API server that has too much to do, also while its cache is being filled.
+const TOO_MANY_REQUESTS: u16 = 429;
+
+/// HTTP status of a token that is not accepted.
+const UNAUTHORIZED: u16 = 401;
+
+/// Advice to whoever reads of a refused token.
+const TOKEN_REFUSED: &str = "401: the token is not accepted: it has expired, or its pod or account is gone. It is that of peers.kubeconfig, or in a pod \
+    /var/run/secrets/kubernetes.io/serviceaccount/token, which is read again within a minute";
+
 /// Version that any list is as new as.
 const ANY: &str = "0";
 
@@ -49,9 +59,12 @@ pub(super) enum ApiError {
     Silent(Duration),
 }
 
-/// The whole chain: `client error (Connect)` alone helps nobody.
+/// The whole chain: `client error (Connect)` alone helps nobody. Whose token is refused is told which one it is.
 fn told(error: &Error) -> String {
     let mut text = error.to_string();
+    if matches!(error, Error::Api(status) if status.code == UNAUTHORIZED) {
+        return format!("{text}; {TOKEN_REFUSED}");
+    }
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
         let inner_text = inner.to_string();
@@ -78,6 +91,16 @@ impl ApiError {
                 _ => None,
             },
             ApiError::Slow(_) | ApiError::Watch(_) | ApiError::Silent(_) => None,
+        }
+    }
+
+    /// Returns whether nobody answered, or the API server has too much to do: what is asked for is no reason of it.
+    pub(super) fn is_outage(&self) -> bool {
+        match self {
+            ApiError::Kube(error) => {
+                !matches!(&**error, Error::Api(status) if status.code != TOO_MANY_REQUESTS)
+            }
+            ApiError::Slow(_) | ApiError::Watch(_) | ApiError::Silent(_) => false,
         }
     }
 
@@ -166,5 +189,30 @@ impl Api {
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, ApiError> {
         let answer = tokio::time::timeout(self.timeout, answer).await;
         Ok(answer.map_err(|_| ApiError::Slow(self.timeout))??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn answered(code: u16) -> ApiError {
+        Error::Api(Box::new(Status::failure("no", "No").with_code(code))).into()
+    }
+
+    #[test]
+    fn a_refused_token_is_told_with_its_code_and_its_file() {
+        let text = answered(401).to_string();
+        assert!(text.contains("401") && text.contains("/serviceaccount/token"), "{text}");
+        assert!(!answered(403).to_string().contains("/serviceaccount/token"));
+    }
+
+    #[test]
+    fn an_api_server_that_is_away_or_busy_is_no_reason_to_ask_etcd() {
+        assert!(answered(429).is_outage());
+        assert!(!answered(504).is_outage() && !answered(403).is_outage());
+        assert!(!ApiError::Silent(Duration::ZERO).is_outage());
     }
 }

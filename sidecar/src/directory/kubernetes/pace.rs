@@ -5,6 +5,8 @@ use std::time::Duration;
 /// The waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
+    /// Time over which the first lists of sidecars that start together are spread, by chance. Each of them is late by half of it.
+    pub(super) spread: Duration,
     /// The first wait after a failure; it doubles with each further one.
     pub(super) backoff_min: Duration,
     /// The longest wait after a failure. A sidecar is at most this late after an outage.
@@ -31,6 +33,7 @@ pub(super) struct Timing {
 impl Default for Timing {
     fn default() -> Timing {
         Timing {
+            spread: Duration::from_millis(500),
             backoff_min: Duration::from_millis(200),
             backoff_max: Duration::from_secs(15),
             refresh_every: Duration::from_secs(1),

@@ -3,9 +3,10 @@
 //! A list is collected whole before it replaces what is known, and a watch begins where the list (or the last watch)
 //! ended, so there is no hole in between. What ends a watch decides what follows: the server's own time limit and a lost
 //! connection are followed by another watch; a compacted history (410), a refusal, silence, versions that go back or several
-//! failures by a list. The first list and the one after a 410 come from the API server's cache, because many sidecars
-//! make them at once; every other one, above all that for an unknown key, is of what is stored. An API server that
-//! was restored from a backup knows nothing of later versions: a watch from one is silent.
+//! failures by a list. The first list and those after a 410 or an outage come from the API server's cache, because many
+//! sidecars make them at once; every other one, above all that for an unknown key, is of what is stored. First lists are
+//! spread, too. An API server that was restored from a backup knows nothing of later versions: a watch from one is silent,
+//! and its cache refuses a list as new as one.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -100,10 +101,20 @@ impl Watcher {
 
     /// Until the directory is dropped.
     pub(super) async fn run(mut self) {
+        tokio::select! {
+            () = tokio::time::sleep(self.timing.spread.mul_f64(rand::random())) => {}
+            // Somebody waits for a key that is not known, and the cache may not have it yet.
+            () = self.refresh.notified() => self.may_be_cached = false,
+        }
         loop {
+            let may_be_cached = self.may_be_cached;
             match self.list().await {
                 Ok(()) => self.follow().await,
-                Err(error) => self.failed("list", &error).await,
+                Err(error) => {
+                    // All sidecars meet an outage and its end together.
+                    self.may_be_cached = may_be_cached && error.is_outage();
+                    self.failed("list", &error).await;
+                }
             }
         }
     }
@@ -174,8 +185,8 @@ impl Watcher {
                     // version may be one that the server has yet to come to.
                     let refused = error.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
                     let silent = matches!(error, ApiError::Silent(_));
-                    // All sidecars meet it at once where an API server has started anew.
-                    self.may_be_cached = error.code() == Some(410);
+                    // All sidecars meet these at once where an API server was away or has started anew.
+                    self.may_be_cached = error.code() == Some(410) || error.is_outage();
                     if refused || silent || failures >= WATCH_FAILURES_MAX {
                         return;
                     }

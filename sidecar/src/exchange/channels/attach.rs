@@ -13,17 +13,19 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorlane_memory::{Block, Purpose, ring};
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorName};
+use tensorlane_proto::wire;
 
 use super::super::attempts::{Attempts, REFUSED_BY, Rest};
 use super::super::lookup::There;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::super::{Done, Exchange};
+use super::replica::ROUTE;
 use super::table::{self, Added, Party, Spec};
-use super::{Attached, LOCAL, check_reader, hosted};
+use super::{Attached, LOCAL, check_reader, hosted, is_open};
 use crate::cancel::Cancel;
 use crate::session::SessionLink;
 use crate::store::{AllocRequest, whole};
@@ -97,6 +99,27 @@ impl Who {
         Party { session: self.session(), client: Arc::clone(client) }
     }
 
+    /// Checks that it may read a channel of this peer, and can.
+    fn check(&self, spec: &Spec) -> Result<(), Failure> {
+        match self {
+            Self::Peer { peer, .. } if !spec.allowed.allow(peer) => {
+                let message = format!(
+                    "{peer} may not read the channel {:?}; make it with {peer} among its readers",
+                    spec.name
+                );
+                Err(Failure::new(Reason::PermissionDenied, message).with("peer", peer))
+            }
+            Self::Session(link) if spec.evicts && link.version() < CHANNEL_OPTIONS_SINCE => {
+                let message = format!(
+                    "the channel {:?} evicts readers, and this reader's release knows no such channels; update it",
+                    spec.name
+                );
+                Err(Failure::new(Reason::Unsupported, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn owner(&self) -> Owner {
         match self {
             Self::Session(_) | Self::Stream { .. } => Owner::Client(Some(Holder::Session(self.session()))),
@@ -141,12 +164,28 @@ impl Exchange {
                 Attach::begin(self, by, &request, name, done);
             }
             Ok((Some(peer), name)) => {
+                if let Err(failure) = check_way(request.require, &peer) {
+                    return done(Err(failure));
+                }
                 let request = waits(rest.map_or(request.wait_ms, Rest::there));
                 self.channel_attach_there(by, &request, (peer, name), done);
             }
             Err(failure) => done(Err(failure)),
         }
     }
+}
+
+/// Checks what is insisted on for messages of another peer: they come over the encrypted connection to it, into a ring of this pod.
+fn check_way(require: Option<v1::Require>, peer: &PeerName) -> Result<(), Failure> {
+    let require = wire::require(require);
+    if !require.zero_copy && !require.same_node {
+        return Ok(());
+    }
+    let message = format!(
+        "messages of {peer} come by {ROUTE}, through the network and with a copy into a ring of this pod, and {require} is required; \
+         read the channel in the pod of its writer, or do not insist"
+    );
+    Err(Failure::new(Reason::RequirementNotMet, message).with("peer", peer).with("require", require))
 }
 
 // === impl Attach ===
@@ -209,7 +248,7 @@ impl Attach {
     /// Goes on if the channel is there, else waits for it.
     fn look(self: &Arc<Self>) {
         let channels = &self.exchange.channels;
-        let there = channels.table.lock().find(&self.name);
+        let there = channels.table.lock().find_open(&self.name, is_open);
         if let Some(channel) = there {
             return self.go(channel);
         }
@@ -219,7 +258,7 @@ impl Attach {
         if let Err(failure) = self.enter(self.wait) {
             return self.finish(Err(failure));
         }
-        let there = channels.table.lock().find_or_wait(&self.name, Arc::downgrade(self));
+        let there = channels.table.lock().find_or_wait(&self.name, is_open, Arc::downgrade(self));
         match there {
             Some(channel) => self.go(channel),
             // Its time may have been over before it was there to be found.
@@ -250,6 +289,7 @@ impl Attach {
         exchange.end_detached_of_leaving();
         if let Some(channel) = exchange.channels.table.lock().channel(channel) {
             check_reader(&channel.spec, self.hold, self.takes_gaps)?;
+            self.who.check(&channel.spec)?;
         }
         let until = Instant::now() + self.deadline;
         let alloc = AllocRequest {

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tensorlane_memory::Block;
 use tensorlane_memory::ring::{RingCloser, RingReader, RingReaders, RingWriter};
@@ -18,7 +19,7 @@ use tensorlane_proto::ledger::SessionId;
 
 use super::attach::Who;
 use super::table::{self, Party, Spec};
-use super::{Attached, Channels, enter_cursor, first_of, relay, shape_of, spec_message};
+use super::{Attached, Channels, enter_cursor, first_of, own_spec, relay, spec_message};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 
@@ -106,7 +107,8 @@ impl Exchange {
         done: impl FnOnce(Result<(HostedWriter, RingWriter), Failure>) + Send + 'static,
     ) {
         let writer = Party { session: self.channels.next_stream(), client };
-        let checked = shape_of(open.spec.as_ref().unwrap_or(&v1::ChannelSpec::default())).and_then(|made| {
+        let checked = own_spec(open.spec.as_ref(), open.readers.as_ref()).and_then(|made| {
+            check_eviction(&made.0, open.evict_after_ms)?;
             self.channels.table.lock().check_create(writer.session, &made.0.name)?;
             Ok(made)
         });
@@ -114,12 +116,20 @@ impl Exchange {
             Ok(checked) => checked,
             Err(failure) => return done(Err(failure)),
         };
-        let deadline = self.deadline(open.deadline_ms);
+        let (deadline, evict_after) = (self.deadline(open.deadline_ms), open.evict_after_ms);
         self.on_worker(Box::new(done), move |exchange| {
             let session = writer.session;
             let ring = exchange.allocate_ring(None, shape, deadline, &cancel)?;
             let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
-            let writing = RingWriter::of_block(&ring, shape, 0).map_err(|error| internal(&error))?;
+            let mut writing = RingWriter::of_block(&ring, shape, 0).map_err(|error| internal(&error))?;
+            if evict_after > 0 {
+                let exchange = Arc::downgrade(exchange);
+                writing.evict_after(Duration::from_millis(evict_after), move |reader| {
+                    if let Some(exchange) = exchange.upgrade() {
+                        exchange.channel_evict(session, reader);
+                    }
+                });
+            }
             let readers = writing.readers();
             let hosted = HostedReaders { ring: Arc::clone(&readers), came: Box::new(came) };
             // Before anybody can attach.
@@ -147,8 +157,16 @@ impl Exchange {
     ) {
         let session = self.channels.next_stream();
         let v1::ChannelReadRequest { name, peer, from, wait_ms, deadline_ms, .. } = request;
-        let request =
-            v1::ChannelAttachRequest { name, peer, from, wait_ms, deadline_ms, hold: 1, takes_gaps: true };
+        let request = v1::ChannelAttachRequest {
+            name,
+            peer,
+            from,
+            wait_ms,
+            deadline_ms,
+            hold: 1,
+            takes_gaps: true,
+            require: None,
+        };
         let exchange = Arc::clone(self);
         let attached = move |outcome: Result<Attached, Failure>| {
             done(outcome.and_then(|attached| {
@@ -238,6 +256,15 @@ impl Drop for HostedReader {
         self.exchange.end_reader(self.session, self.reader, false);
         self.closer.close();
     }
+}
+
+/// Checks that a channel of which readers are to be evicted is made for that.
+fn check_eviction(spec: &Spec, evict_after_ms: u64) -> Result<(), Failure> {
+    if evict_after_ms == 0 || spec.evicts {
+        return Ok(());
+    }
+    let message = "`evict_after_ms` is for a channel whose shape says `evicts`; say both, or neither";
+    Err(Failure::new(Reason::InvalidArgument, message).with("evict_after_ms", evict_after_ms))
 }
 
 /// Attaches a reader to the ring of a stream; ended where the stream is.

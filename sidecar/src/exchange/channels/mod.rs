@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorlane_memory::ring::{self, First, Policy, RingReaders, RingShape, RingState};
 use tensorlane_memory::{Block, Purpose, Watch, passing};
+use tensorlane_proto::allowed::AllowedPeers;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
@@ -60,6 +61,10 @@ pub(super) struct Channels {
     written: AtomicU64,
     /// Messages that readers which have ended were told of as dropped, by policy.
     dropped: [AtomicU64; Policy::ALL.len()],
+    /// Readers that were evicted.
+    evicted: AtomicU64,
+    /// Relays of readers that are peers.
+    relays: Mutex<HashMap<u64, Weak<Relay>>>,
     /// Number of the last reader that is a peer.
     last_peer: AtomicU64,
     /// Number of the last stream that writes or reads for a program.
@@ -106,6 +111,8 @@ pub struct ChannelTotals {
     pub written: u64,
     /// Messages that readers were told of as dropped, by policy.
     pub dropped: [u64; Policy::ALL.len()],
+    /// Readers that were evicted, in the life of the sidecar.
+    pub evicted: u64,
 }
 
 // === impl Created ===
@@ -134,6 +141,7 @@ impl Attached {
             writer: self.writer.to_string(),
             route: self.route.to_owned(),
             peer: self.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
+            epoch: self.spec.epoch,
         }
     }
 }
@@ -149,7 +157,7 @@ impl Exchange {
         done: impl FnOnce(Result<Created, Failure>) + Send + 'static,
     ) {
         let checked = self.channel_caller(&caller).and_then(|link| {
-            let (spec, shape) = shape_of(request.spec.as_ref().unwrap_or(&v1::ChannelSpec::default()))?;
+            let (spec, shape) = own_spec(request.spec.as_ref(), request.readers.as_ref())?;
             self.channels.table.lock().check_create(link.id(), &spec.name)?;
             Ok((link, spec, shape))
         });
@@ -230,6 +238,11 @@ impl Exchange {
                 let relay = Relay::new(&exchange, session, &attached).inspect_err(|_| {
                     exchange.end_reader(session, attached.reader, false);
                 })?;
+                exchange.channels.relays.lock().insert(attached.reader, Arc::downgrade(&relay));
+                if ring::inspect_cursor(&attached.cursor).evicted {
+                    // Before it could be told.
+                    relay.evict();
+                }
                 Ok((Relay::message(&attached), relay as Arc<dyn ChannelSource>))
             });
             reply(relayed);
@@ -268,9 +281,25 @@ impl Exchange {
         }
     }
 
-    /// Ends a channel or a reader of a session.
+    /// The writer of a channel evicts a reader. One that is not its own, or has ended, is nothing.
+    fn channel_evict(&self, writer: SessionId, reader: u64) {
+        let evicted = self.channels.table.lock().evict(writer, reader);
+        let Some((cursor, ring)) = evicted else { return };
+        // Counted first: whoever sees that it is evicted finds it counted.
+        self.channels.evicted.fetch_add(1, Ordering::Relaxed);
+        ring::mark_evicted(&cursor, &ring);
+        let relay = self.channels.relays.lock().get(&reader).and_then(Weak::upgrade);
+        if let Some(relay) = relay {
+            relay.evict();
+        }
+    }
+
+    /// Ends a channel or a reader of a session, or evicts a reader.
     pub fn channel_detach(&self, session: SessionId, request: &v1::ChannelDetachRequest) {
-        let v1::ChannelDetachRequest { channel, reader, still_mapped } = *request;
+        let v1::ChannelDetachRequest { channel, reader, still_mapped, evicts } = *request;
+        if evicts {
+            return self.channel_evict(session, reader);
+        }
         if channel > 0 {
             let effects = {
                 let mut table = self.channels.table.lock();
@@ -337,6 +366,7 @@ impl Exchange {
             readers: table.channels().map(attached).sum(),
             written: written.saturating_add(self.channels.written.load(Ordering::Relaxed)),
             dropped,
+            evicted: self.channels.evicted.load(Ordering::Relaxed),
         }
     }
 
@@ -403,6 +433,7 @@ impl Exchange {
     /// A reader ends.
     pub(super) fn end_reader(&self, session: SessionId, reader: u64, maps: bool) {
         self.channels.asked.lock().remove(&reader);
+        self.channels.relays.lock().remove(&reader);
         let effects = self.channels.table.lock().end_reader(session, reader, maps);
         self.carry_out(effects);
     }
@@ -492,30 +523,53 @@ fn enter_cursor(
     Ok((first, if from == First::Oldest { first } else { 0 }))
 }
 
+/// Returns whether messages may come to a ring, as its writer says.
+fn is_open(ring: &Block) -> bool {
+    ring::inspect_ring(ring).state == Some(RingState::Open)
+}
+
+/// A channel of this peer as it was asked for, proven, with the other peers that may read it.
+fn own_spec(
+    spec: Option<&v1::ChannelSpec>,
+    readers: Option<&v1::PeerPatterns>,
+) -> Result<(Spec, RingShape), Failure> {
+    let (spec, shape) = shape_of(spec.unwrap_or(&v1::ChannelSpec::default()))?;
+    let allowed = AllowedPeers::read(readers, "the list of readers of a channel")?;
+    Ok((Spec { allowed, epoch: rand::random::<u64>().max(1), ..spec }, shape))
+}
+
 /// A shape as it was asked for, proven.
 fn shape_of(spec: &v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
     let invalid = |message: String| Failure::new(Reason::InvalidArgument, message);
     let name = tensor_name(&spec.name)?;
-    let policy = policy_of(spec)?;
-    let shape = RingShape::of(policy, spec.slots, spec.slot_bytes)
-        .map_err(|error| invalid(error.to_string()).with("channel", &spec.name))?;
+    let (policy, evicts) = (policy_of(spec)?, spec.evicts);
+    if evicts && policy.drops() {
+        let message = format!(
+            "nobody is waited for in a channel with the policy {policy}, and so nobody evicted; make it with the policy block"
+        );
+        return Err(invalid(message).with("channel", &spec.name));
+    }
     if spec.readers_max > READERS_MAX {
         let message =
             format!("{} readers are more than the {READERS_MAX} that a channel may have", spec.readers_max);
         return Err(invalid(message).with("readers_max", spec.readers_max));
     }
     let readers_max = if spec.readers_max == 0 { READERS_MAX } else { spec.readers_max };
-    Ok((Spec { name, slots: spec.slots, slot_bytes: spec.slot_bytes, readers_max, policy }, shape))
+    let (slots, slot_bytes, allowed) = (spec.slots, spec.slot_bytes, AllowedPeers::All);
+    let spec = Spec { name, slots, slot_bytes, readers_max, policy, evicts, allowed, epoch: 0 };
+    let shape = spec.shape().map_err(|error| invalid(error.to_string()).with("channel", &spec.name))?;
+    Ok((spec, shape))
 }
 
 fn spec_message(spec: &Spec) -> v1::ChannelSpec {
-    let Spec { name, slots, slot_bytes, readers_max, policy } = spec;
+    let Spec { name, slots, slot_bytes, readers_max, policy, evicts, .. } = spec;
     v1::ChannelSpec {
         name: name.to_string(),
         slots: *slots,
         slot_bytes: *slot_bytes,
         readers_max: *readers_max,
         policy: policy_message(*policy).into(),
+        evicts: *evicts,
     }
 }
 
@@ -547,11 +601,12 @@ fn check_reader(spec: &Spec, hold: u32, takes_gaps: bool) -> Result<(), Failure>
     let Spec { name, slots, policy, .. } = spec;
     if policy.drops() && !takes_gaps {
         let message = format!(
-            "the channel {name} drops messages ({policy}), and this reader's release knows channels alone that block; update it, or write the channel with the policy block"
+            "the channel {name:?} drops messages ({policy}), and this reader's release knows channels alone that block; update it, or write the channel with the policy block"
         );
         return Err(Failure::new(Reason::Unsupported, message).with("policy", policy));
     }
-    let most = if policy.drops() { ring::HOLDS.min(*slots) } else { *slots };
+    // Proven when the channel was made.
+    let most = spec.shape().map_or(*slots, |shape| shape.most_held());
     if hold <= most {
         return Ok(());
     }
@@ -570,7 +625,7 @@ fn name_of(status: &v1::ChannelStatus) -> &str {
 
 fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
     let now = ring::inspect_ring(&channel.ring);
-    let readers = channel.readers.iter().filter(|(_, reader)| reader.standing == Standing::Attached);
+    let readers = channel.readers.iter().filter(|(_, reader)| reader.standing.has_cursor());
     let readers = readers.map(|(number, reader)| {
         let cursor = ring::inspect_cursor(&reader.cursor);
         v1::ChannelReaderStatus {
@@ -580,6 +635,7 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
             dropped: cursor.dropped,
             waits: cursor.asleep,
             route: if relay::is_peer(reader.party.session) { replica::ROUTE } else { LOCAL }.to_owned(),
+            evicted: reader.standing == Standing::Evicted,
         }
     });
     v1::ChannelStatus {
@@ -591,5 +647,6 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
         bytes: channel.ring.len(),
         peer: channel.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         route: if channel.peer.is_some() { replica::ROUTE } else { "" }.to_owned(),
+        allowed: channel.spec.allowed.message(),
     }
 }

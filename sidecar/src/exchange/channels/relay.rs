@@ -20,7 +20,7 @@ use tensorlane_proto::ledger::SessionId;
 use super::credit::Window;
 use super::{Attached, spec_message};
 use crate::exchange::Exchange;
-use crate::peer::{ChannelLine, ChannelSource, Misuse};
+use crate::peer::{ChannelLine, ChannelSource, Misuse, OutgoingMessages};
 
 /// Readers that are other peers have numbers from here on where sessions have theirs.
 const FIRST: u64 = 1 << 63;
@@ -46,6 +46,8 @@ pub(super) struct Relay {
     ring: Mutex<Option<RingReader>>,
     closer: RingCloser,
     closed: AtomicBool,
+    /// Set if the writer has evicted the peer, before it is closed.
+    evicted: AtomicBool,
     window: Mutex<Window>,
     credited: Condvar,
 }
@@ -78,6 +80,7 @@ impl Relay {
             closer: ring.closer(),
             ring: Mutex::new(Some(ring)),
             closed: AtomicBool::new(false),
+            evicted: AtomicBool::new(false),
             window: Mutex::new(Window::new(attached.spec.policy, attached.spec.slots, *first)),
             credited: Condvar::new(),
         }))
@@ -90,7 +93,14 @@ impl Relay {
             first: attached.first,
             missed: attached.missed,
             writer: attached.writer.to_string(),
+            epoch: attached.spec.epoch,
         }
+    }
+
+    /// The writer has evicted the peer: nothing more is sent but that.
+    pub(super) fn evict(&self) {
+        self.evicted.store(true, Ordering::Release);
+        self.ended();
     }
 
     fn is_closed(&self) -> bool {
@@ -111,7 +121,7 @@ impl Relay {
     }
 
     /// Sends a message. Returns whether the attachment goes on.
-    fn send(&self, line: &ChannelLine, message: &Message, layout: &mut Option<Arc<[u8]>>) -> bool {
+    fn send(&self, to: &OutgoingMessages, message: &Message, layout: &mut Option<Arc<[u8]>>) -> bool {
         let said = Said { has: !message.layout().is_empty(), new: is_new(message, layout.as_ref()) };
         // A ring that drops has a place for every layout.
         let new = said.new && !self.drops;
@@ -134,14 +144,13 @@ impl Relay {
                 sequence: message.sequence(),
                 bytes,
                 offset: at,
-                data: piece.to_vec().into(),
                 ..Default::default()
             };
             if at == 0 {
                 frame.same_layout = said.has && !said.new;
                 frame.layout = said.new.then(|| message.layout().to_vec().into());
             }
-            if !line.send(&frame) {
+            if !to.send(&frame, &piece) {
                 return false;
             }
             at += length;
@@ -153,7 +162,7 @@ impl Relay {
 
     /// Sends all messages until the end; how it was, unless the peer is gone.
     fn send_all(&self, line: &ChannelLine, mut ring: RingReader) -> Option<v1::PeerChannelEnd> {
-        let (mut layout, mut written) = (None, self.first);
+        let (to, mut layout, mut written) = (line.messages(), None, self.first);
         let outcome = loop {
             // Nothing is held while there is no place for it.
             if self.drops && !self.wait(|window| window.may_begin(false), |_| ()) {
@@ -161,7 +170,7 @@ impl Relay {
             }
             match ring.read(Deadline::Never, &|| self.is_closed()) {
                 Ok(Read::Message(message)) => {
-                    if !self.send(line, &message, &mut layout) {
+                    if !self.send(&to, &message, &mut layout) {
                         return None;
                     }
                     written = message.sequence() + 1;
@@ -173,6 +182,7 @@ impl Relay {
                     tracing::warn!(reader = self.reader, %error, "a channel that a peer reads has ended");
                     break v1::PeerChannelOutcome::Lost;
                 }
+                Err(ReadError::Evicted) => break v1::PeerChannelOutcome::Evicted,
                 // Marked by whoever ended its reader, or closed.
                 Err(_) if self.is_closed() => return None,
                 Err(_) => break v1::PeerChannelOutcome::Lost,
@@ -206,7 +216,10 @@ impl ChannelSource for Relay {
 
     fn pump(&self, line: &ChannelLine) {
         let Some(ring) = self.ring.lock().take() else { return };
-        let end = self.send_all(line, ring);
+        let end = self.send_all(line, ring).or_else(|| {
+            let outcome = v1::PeerChannelOutcome::Evicted.into();
+            self.evicted.load(Ordering::Acquire).then_some(v1::PeerChannelEnd { outcome, written: 0 })
+        });
         if let Some(exchange) = self.exchange.upgrade() {
             exchange.end_reader(self.session, self.reader, false);
         }

@@ -188,8 +188,10 @@ fn open(
         return joining.attach(wanted);
     }
     let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
-    let spec = message.spec.clone().unwrap_or_default();
+    // Who is evicted is the owner's to say: nobody is here.
+    let spec = v1::ChannelSpec { evicts: false, ..message.spec.clone().unwrap_or_default() };
     let (spec, shape) = shape_of(&spec)?;
+    let spec = Spec { epoch: message.epoch, ..spec };
     let first = message.first;
     if first > FIRST_MAX {
         let what = format!("the channel is at message {first}; at most {FIRST_MAX} can be counted from");
@@ -395,10 +397,22 @@ impl Replica {
         }
         match end.map(|end| end.outcome()) {
             Some(v1::PeerChannelOutcome::Finished) => self.inbox.lock().ring.finish(),
+            Some(v1::PeerChannelOutcome::Evicted) => {
+                // In this order: whoever sees the end of the ring sees why.
+                self.evict_all(exchange);
+                ring::mark_lost(&self.ring);
+            }
             Some(_) => ring::mark_lost(&self.ring),
             None => ring::mark_cut(&self.ring),
         }
         self.forget(exchange);
+    }
+
+    /// The writer has evicted this peer, and so all readers here.
+    fn evict_all(&self, exchange: &Exchange) {
+        let table = exchange.channels.table.lock();
+        let readers = table.channel(self.channel).into_iter().flat_map(|channel| channel.readers.values());
+        readers.for_each(|reader| ring::mark_evicted(&reader.cursor, &self.ring));
     }
 
     /// New readers ask the owner again; those that there are drain it.

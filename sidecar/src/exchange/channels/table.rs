@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   create ──> open ──add_reader──> asked ──ready──> attached ──end_reader──> gone ──forget──> (cursor freed)
+//!               │                                        └──evict──> evicted ──┘
 //!               └──end_channel──> draining: its readers take what is left, and end; then the ring is freed
 //! ```
 //! A cursor of a reader that is gone is kept until the writer says that it looks at it no more: its memory may become
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tensorlane_memory::ring::{Policy, RingShape, ShapeError};
+use tensorlane_proto::allowed::AllowedPeers;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
@@ -43,6 +45,12 @@ pub(super) struct Spec {
     pub(super) slot_bytes: u64,
     pub(super) readers_max: u32,
     pub(super) policy: Policy,
+    /// Readers may be evicted, of a channel that blocks.
+    pub(super) evicts: bool,
+    /// Other peers that may read it.
+    pub(super) allowed: AllowedPeers,
+    /// Number that tells it from others that had its name.
+    pub(super) epoch: u64,
 }
 
 /// A channel.
@@ -70,6 +78,8 @@ pub(super) enum Standing {
     Asked,
     /// The writer does.
     Attached,
+    /// The writer has evicted it, and looks at what it holds.
+    Evicted,
     /// Reader that has ended, of which the writer was told.
     Gone,
 }
@@ -110,12 +120,26 @@ pub(super) struct Table<B, W> {
     last: u64,
 }
 
+// === impl Standing ===
+
+impl Standing {
+    /// Returns whether it is a reader for which the writer waits, or will.
+    fn is_waited_for(self) -> bool {
+        matches!(self, Self::Asked | Self::Attached)
+    }
+
+    /// Returns whether its session has the cursor, and may hold messages.
+    pub(super) fn has_cursor(self) -> bool {
+        matches!(self, Self::Attached | Self::Evicted)
+    }
+}
+
 // === impl Spec ===
 
 impl Spec {
     /// The shape of the ring, which was proven when the spec was read.
     pub(super) fn shape(&self) -> Result<RingShape, ShapeError> {
-        RingShape::of(self.policy, self.slots, self.slot_bytes)
+        RingShape::with(self.policy, self.evicts, self.slots, self.slot_bytes)
     }
 }
 
@@ -137,7 +161,7 @@ impl<B: Clone, W> Table<B, W> {
         if let Some(taken) = self.open.get(name).and_then(|id| self.channels.get(id)) {
             let writer = taken.writer.as_ref().map_or("", |(party, _)| &party.client);
             let message = format!(
-                "the channel {name} is written by {writer:?} already; attach a reader, or choose another name"
+                "the channel {name:?} is written by {writer:?} already; attach a reader, or choose another name"
             );
             return Err(Failure::new(Reason::NameTaken, message).with("name", name));
         }
@@ -201,9 +225,21 @@ impl<B: Clone, W> Table<B, W> {
         self.open.get(name).copied()
     }
 
-    /// The same; where there is none, `waiter` is told when there is.
-    pub(super) fn find_or_wait(&mut self, name: &TensorName, waiter: W) -> Option<u64> {
-        let found = self.find(name);
+    /// The channel that has this name and a writer, if its ring is open: a finished one takes no readers any more, though its
+    /// name may still be taken.
+    pub(super) fn find_open(&self, name: &TensorName, is_open: impl FnOnce(&B) -> bool) -> Option<u64> {
+        let id = self.find(name)?;
+        self.channels.get(&id).is_some_and(|channel| is_open(&channel.ring)).then_some(id)
+    }
+
+    /// As [`Self::find_open`]; where there is none, `waiter` is told when there is.
+    pub(super) fn find_or_wait(
+        &mut self,
+        name: &TensorName,
+        is_open: impl FnOnce(&B) -> bool,
+        waiter: W,
+    ) -> Option<u64> {
+        let found = self.find_open(name, is_open);
         if found.is_none() {
             self.waiting.entry(name.clone()).or_default().push(waiter);
         }
@@ -246,7 +282,7 @@ impl<B: Clone, W> Table<B, W> {
         let channel = self.channels.get_mut(&id).ok_or_else(ended)?;
         let (writer, key) = channel.writer.as_ref().ok_or_else(ended)?;
         let most = channel.spec.readers_max;
-        let there = channel.readers.values().filter(|reader| reader.standing != Standing::Gone).count();
+        let there = channel.readers.values().filter(|reader| reader.standing.is_waited_for()).count();
         if channel.readers.len() >= 2 * READERS_MAX as usize {
             // A writer that answers forgets those that are gone at once.
             let what =
@@ -254,7 +290,7 @@ impl<B: Clone, W> Table<B, W> {
             return Err(limit(&what, 2 * READERS_MAX as usize));
         }
         if there >= most as usize {
-            let what = format!("the channel {} has {there} readers already", channel.spec.name);
+            let what = format!("the channel {:?} has {there} readers already", channel.spec.name);
             return Err(limit(&what, most as usize));
         }
         self.last += 1;
@@ -279,7 +315,19 @@ impl<B: Clone, W> Table<B, W> {
     pub(super) fn is_attached(&self, session: SessionId, reader: u64) -> bool {
         let channel = self.readers.get(&reader).and_then(|id| self.channels.get(id));
         let reader = channel.and_then(|channel| channel.readers.get(&reader));
-        reader.is_some_and(|reader| reader.party.session == session && reader.standing == Standing::Attached)
+        reader.is_some_and(|reader| reader.party.session == session && reader.standing.has_cursor())
+    }
+
+    /// The writer evicts a reader that is attached: its cursor and the ring. None where there is nobody to evict.
+    pub(super) fn evict(&mut self, writer: SessionId, number: u64) -> Option<(B, B)> {
+        let channel = self.channels.get_mut(self.readers.get(&number)?)?;
+        let is_writer = channel.writer.as_ref().is_some_and(|(party, _)| party.session == writer);
+        let reader = channel.readers.get_mut(&number)?;
+        if !channel.spec.evicts || !is_writer || reader.standing != Standing::Attached {
+            return None;
+        }
+        reader.standing = Standing::Evicted;
+        Some((reader.cursor.clone(), channel.ring.clone()))
     }
 
     /// Returns whether a session writes the channel of a reader.
@@ -308,7 +356,7 @@ impl<B: Clone, W> Table<B, W> {
         let over: Vec<(u64, Standing)> = channel
             .readers
             .iter()
-            .filter(|(_, reader)| reader.standing != Standing::Attached)
+            .filter(|(_, reader)| !reader.standing.has_cursor())
             .map(|(number, reader)| (*number, reader.standing))
             .collect();
         for (reader, standing) in over {
@@ -426,8 +474,8 @@ mod tests {
     }
 
     fn spec(name: &str, readers_max: u32) -> Spec {
-        let (name, policy) = (TensorName::new(name).unwrap(), Policy::Block);
-        Spec { name, slots: 4, slot_bytes: 64, readers_max, policy }
+        let (name, policy, allowed) = (TensorName::new(name).unwrap(), Policy::Block, AllowedPeers::All);
+        Spec { name, slots: 4, slot_bytes: 64, readers_max, policy, evicts: true, allowed, epoch: 1 }
     }
 
     type Numbered = Table<&'static str, &'static str>;
@@ -454,12 +502,16 @@ mod tests {
     fn whoever_waits_for_a_channel_is_told_when_it_is_there() {
         let mut table = Numbered::default();
         let name = TensorName::new("c").unwrap();
-        assert_eq!(table.find_or_wait(&name, "first"), None);
-        assert_eq!(table.find_or_wait(&name, "second"), None);
+        assert_eq!(table.find_or_wait(&name, |_| true, "first"), None);
+        assert_eq!(table.find_or_wait(&name, |_| true, "second"), None);
         table.retain_waiting(&name, |waiter| *waiter != "first");
         let (id, waited) = table.create(party(WRITER), 7, spec("c", 2), "ring").unwrap();
         assert_eq!(waited, ["second"]);
-        assert_eq!(table.find_or_wait(&name, "third"), Some(id));
+        assert_eq!(table.find_or_wait(&name, |_| true, "third"), Some(id));
+        assert_eq!(table.find_or_wait(&name, |_| false, "fourth"), None, "it is finished");
+        table.end_channel(WRITER, id);
+        let (_, waited) = table.create(party(WRITER), 8, spec("c", 2), "ring").unwrap();
+        assert_eq!(waited, ["fourth"]);
     }
 
     #[test]
@@ -516,6 +568,33 @@ mod tests {
         let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
         let pin = Effect::Pin { session: READER, ring: "ring" };
         assert_eq!(effects, [Effect::EndCursor("cursor", Policy::Block), pin, told]);
+    }
+
+    #[test]
+    fn a_reader_that_is_evicted_keeps_its_cursor_until_it_ends() {
+        let (mut table, id) = one();
+        let [slow, _] = [(); 2].map(|()| table.add_reader(id, party(READER), "cursor").unwrap());
+        assert_eq!(table.evict(WRITER, slow.reader), None, "it is not attached yet");
+        table.ready(WRITER, slow.reader);
+        assert_eq!(table.evict(READER, slow.reader), None, "only the writer may");
+        assert_eq!(table.evict(WRITER, slow.reader), Some(("cursor", "ring")));
+        assert_eq!(table.evict(WRITER, slow.reader), None, "once");
+        assert!(table.add_reader(id, party(READER), "cursor").is_ok(), "its place is another one's");
+        table.forget(WRITER, slow.reader);
+        assert!(table.is_attached(READER, slow.reader) && table.readers_of(READER).len() == 3);
+        assert_eq!(table.end_reader(READER, slow.reader, false).len(), 2);
+        table.forget(WRITER, slow.reader);
+        assert_eq!(table.channel(id).unwrap().readers.len(), 2);
+    }
+
+    #[test]
+    fn nobody_is_evicted_from_a_channel_that_was_not_made_for_it() {
+        let mut table = Numbered::default();
+        let plain = Spec { evicts: false, ..spec("plain", 2) };
+        let (id, _) = table.create(party(WRITER), 7, plain, "ring").unwrap();
+        let reader = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        table.ready(WRITER, reader);
+        assert_eq!(table.evict(WRITER, reader), None);
     }
 
     #[test]

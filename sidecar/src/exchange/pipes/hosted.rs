@@ -15,6 +15,7 @@ use tensorlane_proto::failure::Failure;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, SessionId};
 
+use super::allowed;
 use super::asker::Asker;
 use super::op::{Op, Outcome};
 use super::table::Waits;
@@ -108,21 +109,22 @@ impl HostedPipe {
     pub fn accept(
         &self,
         call: &PipeCall,
-        name: &str,
-        deadline_ms: u64,
+        request: &v1::PipeAccept,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
-        let name = match tensor_name(name) {
-            Ok(name) => name,
+        let checked =
+            tensor_name(&request.name).and_then(|name| Ok((name, allowed(request.allow.as_ref())?)));
+        let (name, allowed) = match checked {
+            Ok(checked) => checked,
             Err(failure) => return done(Err(failure)),
         };
         let exchange = &self.exchange;
-        let (after, me) = (exchange.pipe_time(deadline_ms), exchange.me().peer.clone());
+        let (after, me) = (exchange.pipe_time(request.deadline_ms), exchange.me().peer.clone());
         let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(&me)));
         let listener = exchange.pipes.table.lock().number();
         let waits = Waits::Pipe(listener);
         Op::begin(exchange, self.asker(&call.0), waits, after, Box::new(done), |table, asker, me| {
-            Ok((None, table.listen_once(listener, asker.party(), name, me)?))
+            Ok((None, table.listen_once(listener, asker.party(), (name, allowed), me)?))
         });
     }
 

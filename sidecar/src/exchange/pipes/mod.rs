@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tensorlane_proto::allowed::AllowedPeers;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
 use tensorlane_proto::generated as v1;
@@ -67,7 +68,8 @@ impl Exchange {
     ) -> Result<v1::PipeListenResponse, Failure> {
         let asker = Asker::of(caller)?;
         let name = tensor_name(&request.name)?;
-        let (listener, effects) = self.pipes.table.lock().listen(asker.party(), name)?;
+        let allowed = allowed(request.allow.as_ref())?;
+        let (listener, effects) = self.pipes.table.lock().listen(asker.party(), name, allowed)?;
         self.carry_out_pipes(effects);
         if asker.is_over() {
             // Its end may have come before the listener was there.
@@ -337,6 +339,11 @@ impl Exchange {
         }
         self.place_of(name)
     }
+}
+
+/// Peers that may connect, as a caller said.
+fn allowed(allow: Option<&v1::PeerPatterns>) -> Result<AllowedPeers, Failure> {
+    AllowedPeers::read(allow, "the list of peers that a listener allows")
 }
 
 /// Says of a write that was refused that nobody has seen its message, unless more is known.

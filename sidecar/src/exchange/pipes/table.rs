@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tensorlane_proto::allowed::AllowedPeers;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
@@ -97,6 +98,8 @@ struct Pipe<W> {
 struct Listener<W> {
     name: TensorName,
     party: Party,
+    /// Other peers that may connect.
+    allowed: AllowedPeers,
     /// Set if it ends with its first pipe, or with the wait for that.
     once: bool,
     backlog: VecDeque<u64>,
@@ -141,7 +144,7 @@ impl<W> Table<W> {
     /// Connects to a listener: the pipe and the other side. None where there is no listener: `wait` is told when there is.
     ///
     /// # Errors
-    /// LIMIT_EXCEEDED.
+    /// PERMISSION_DENIED for a peer that the listener does not allow, LIMIT_EXCEEDED.
     pub(super) fn connect(
         &mut self,
         party: Party,
@@ -155,6 +158,11 @@ impl<W> Table<W> {
             return Ok(None);
         };
         let Some(listener) = self.listeners.get_mut(&id) else { return Ok(None) };
+        if let Some(peer) = party.peer.as_ref().filter(|peer| !listener.allowed.allow(peer)) {
+            let message =
+                format!("{peer} may not connect to {name}; its listener names those that may (allow)");
+            return Err(Failure::new(Reason::PermissionDenied, message).with("peer", peer));
+        }
         if self.pipes.len() >= PIPES_MAX {
             return Err(limit(&format!("{PIPES_MAX} pipes are here already"), PIPES_MAX));
         }

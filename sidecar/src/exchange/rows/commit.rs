@@ -8,7 +8,7 @@ use tensorlane_proto::Range;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::reference::Reference;
-use tensorlane_proto::rows::RowList;
+use tensorlane_proto::rows::{RowList, SetLayout};
 use tensorlane_proto::selection::Selection;
 use tensorlane_proto::wire;
 
@@ -127,6 +127,8 @@ impl Exchange {
             .map(|(band, block)| Ok((band, zeroed(block)?)))
             .collect::<Result<_, Failure>>()?;
         let committed = set.apply(rows, parts, terms, fresh)?;
+        self.metrics.sets.commits.inc();
+        self.metrics.sets.rows_written.inc_by(rows.len());
         Ok(v1::SetCommitResponse { version: committed.version, first: committed.first })
     }
 }
@@ -155,18 +157,8 @@ impl Plan {
             bytes = bytes.saturating_add(reference.bytes());
             leaves.push(leaf);
         }
-        if bytes > most {
-            let what = format!("a commit of {bytes} bytes; at most {most}, half of the arena: split it");
-            return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
-        }
-        let rows = match request.extend {
-            false => Some(RowList::new(&wire::selection(request.rows.clone())?, &set.layout)?),
-            true if request.rows.is_some() => {
-                let what = "an extension chooses its rows itself; leave the rows out, or do not extend";
-                return Err(Failure::new(Reason::InvalidArgument, what));
-            }
-            true => None,
-        };
+        check_bytes(bytes, most)?;
+        let rows = rows_written(request.rows.clone(), request.extend, &set.layout)?;
         let terms = Terms { expects: request.expects_version, retry: wire::retry(&request.retry_id)? };
         terms.check(set)?;
         Ok(Self { leaves, terms, rows })
@@ -183,15 +175,45 @@ impl Terms {
     }
 }
 
-/// Rows that an extension writes: those of the commit that it repeats, or the next ones; and whether they are new.
-fn extended(set: &MutableSet, count: u64, terms: Terms) -> Result<(RowList, bool), Failure> {
-    let of = set.layout.rows();
+/// Checks that a commit is not larger than a set takes at once.
+pub(super) fn check_bytes(bytes: u64, most: u64) -> Result<(), Failure> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let what = format!("a commit of {bytes} bytes; at most {most}, half of the arena: split it");
+    Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes))
+}
+
+/// Rows that a commit names; none where it extends.
+pub(super) fn rows_written(
+    rows: Option<v1::Selection>,
+    extend: bool,
+    layout: &SetLayout,
+) -> Result<Option<RowList>, Failure> {
+    match extend {
+        false => RowList::new(&wire::selection(rows)?, layout).map(Some),
+        true if rows.is_some() => {
+            let what = "an extension chooses its rows itself; leave the rows out, or do not extend";
+            Err(Failure::new(Reason::InvalidArgument, what))
+        }
+        true => Ok(None),
+    }
+}
+
+/// Checks that an extension by so many rows fits into a set.
+pub(super) fn check_extension(count: u64, layout: &SetLayout) -> Result<(), Failure> {
+    let of = layout.rows();
     if count > of {
         let what = format!("{count} rows do not fit into a set of {of}; extend by fewer");
         return Err(Failure::new(Reason::TooLarge, what).with("rows", count));
     }
-    let proof = Selection::Ranges(vec![Range::new(0, count)]);
-    RowList::new(&proof, &set.layout)?;
+    RowList::new(&Selection::Ranges(vec![Range::new(0, count)]), layout).map(drop)
+}
+
+/// Rows that an extension writes: those of the commit that it repeats, or the next ones; and whether they are new.
+fn extended(set: &MutableSet, count: u64, terms: Terms) -> Result<(RowList, bool), Failure> {
+    check_extension(count, &set.layout)?;
+    let of = set.layout.rows();
     let mut commits = set.commits.lock();
     Ok(match commits.repeated(terms.retry) {
         Some(before) => (RowList::Round { first: before.first, count, of }, false),

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use tensorlane_proto::allowed::check_patterns;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::TensorName;
@@ -16,24 +17,10 @@ use super::files::{
 use super::memory::MutableSet;
 use crate::exchange::names::tensor_name;
 use crate::exchange::{Done, Exchange};
+use crate::metrics::SetTotals;
 
-/// Most patterns of peers that may write a set.
-const WRITERS_MAX: usize = 64;
-/// Longest pattern, in bytes: as long as the name of a peer may be.
-const PATTERN_BYTES_MAX: usize = 253;
 /// Bytes of heap that a pattern takes beside its text.
 const PATTERN_HEAP: u64 = 48;
-
-/// Totals of the sets on files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileSetTotals {
-    /// Bytes of their rows, written or not.
-    pub bytes: u64,
-    /// Files that are kept open.
-    pub open_files: u64,
-    /// Rows of which a leaf is torn.
-    pub torn_rows: u64,
-}
 
 // === impl Exchange ===
 
@@ -56,7 +43,7 @@ impl Exchange {
     fn create_in_memory(&self, spec: v1::SetSpec) -> Result<v1::SetCreateResponse, Failure> {
         let v1::SetSpec { leaves, name, rows, writers, files: _ } = spec;
         let name = tensor_name(&name)?;
-        check_writers(&writers)?;
+        check_patterns(&writers, "the list of writers of a set")?;
         let layout = SetLayout::new(&leaves, rows)?;
         let room = self.store.arena().usage().total;
         if layout.bytes() > room {
@@ -73,9 +60,9 @@ impl Exchange {
             id: SetId::Memory { incarnation: me.incarnation, number },
         };
         let heap = layout.heap_bytes() + heap_of(&writers);
-        let mut table = self.mutable_sets.table.lock();
         let made = |number| MutableSet::new(reference(number), name.clone(), writers, layout);
-        let set = table.create(&name, heap, None, made)?;
+        let set = self.mutable_sets.table.lock().create(&name, heap, None, made)?;
+        self.mutable_set_appeared(&name);
         Ok(v1::SetCreateResponse { set: Some(set.info()) })
     }
 
@@ -86,13 +73,13 @@ impl Exchange {
         files: &v1::SetFiles,
     ) -> Result<v1::SetCreateResponse, Failure> {
         let root = self.mutable_sets.root.get().ok_or_else(|| {
-            let what =
-                "this sidecar has no directory for sets on files; set sets.root, or make the set in memory";
+            let what = "this sidecar has no directory for sets on files: set sets.root (TENSORLANE_SETS_ROOT) to one, or make the set in \
+                        memory";
             Failure::new(Reason::NoStorage, what).with("setting", "sets.root")
         })?;
         let durability = Durability::asked(files.durability)?;
         let directory = DirectoryName::new(&files.directory)?;
-        check_writers(&spec.writers)?;
+        check_patterns(&spec.writers, "the list of writers of a set")?;
         let wanted = if spec.name.is_empty() { directory.as_str() } else { &spec.name };
         let name = tensor_name(wanted)?;
         let _making = root.making.lock();
@@ -162,7 +149,9 @@ impl Exchange {
         let reference = reference(self.me(), identity.id);
         let writers = identity.writers.clone();
         let made = |_| MutableSet::on_files(reference, name.clone(), writers, layout, (files, commits));
-        self.mutable_sets.table.lock().create(&name, heap, Some(identity.id), made)
+        let set = self.mutable_sets.table.lock().create(&name, heap, Some(identity.id), made)?;
+        self.mutable_set_appeared(&name);
+        Ok(set)
     }
 
     /// Gives sets on files a directory, and opens those that are there. What cannot be opened is logged, and stays as it is.
@@ -235,13 +224,15 @@ impl Exchange {
         });
     }
 
-    /// Totals of the sets on files.
-    pub fn file_set_totals(&self) -> FileSetTotals {
+    /// Totals of the mutable sets.
+    pub fn set_totals(&self) -> SetTotals {
         let table = self.mutable_sets.table.lock();
-        let mut totals = FileSetTotals::default();
+        let mut totals = SetTotals::default();
         for set in table.beginning("") {
+            totals.sets += 1;
+            totals.held_bytes += set.held_bytes();
             if let Some(files) = &set.files {
-                totals.bytes = totals.bytes.saturating_add(set.layout.bytes());
+                totals.file_bytes = totals.file_bytes.saturating_add(set.layout.bytes());
                 totals.torn_rows += files.torn_rows();
             }
         }
@@ -249,14 +240,6 @@ impl Exchange {
         totals.open_files = root.map_or(0, |root| root.open_files() as u64);
         totals
     }
-}
-
-fn check_writers(writers: &[String]) -> Result<(), Failure> {
-    if writers.len() > WRITERS_MAX || writers.iter().any(|pattern| pattern.len() > PATTERN_BYTES_MAX) {
-        let what = format!("a set has at most {WRITERS_MAX} writers, of {PATTERN_BYTES_MAX} bytes each");
-        return Err(Failure::new(Reason::TooLarge, what).with("writers", writers.len()));
-    }
-    Ok(())
 }
 
 fn heap_of(writers: &[String]) -> u64 {

@@ -5,6 +5,7 @@
 //! has no band and reads as zero. Called on workers: copies take as long as they take. Files are `files`; their locks are these.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,11 +16,12 @@ use tensorlane_proto::ledger::{RetryId, TensorName};
 use tensorlane_proto::rows::{Commits, Committed, Intent, Record, RowList, SetLayout, SetReference};
 
 use super::files::{FileSet, NewBytes};
+use super::snapshot::RowSnapshot;
 
 /// Locks of a set. Two commits whose rows share none go on beside each other.
 const SHARDS: usize = 64;
 
-type Shard = BTreeMap<u64, Landing>;
+pub(super) type Shard = BTreeMap<u64, Landing>;
 
 /// A mutable set.
 pub(super) struct MutableSet {
@@ -33,7 +35,11 @@ pub(super) struct MutableSet {
     pub(super) extending: Mutex<()>,
     /// Bands that have memory.
     held: AtomicU64,
-    shards: Vec<RwLock<Shard>>,
+    pub(super) shards: Vec<RwLock<Shard>>,
+    /// Held while all rows are copied: one snapshot at a time.
+    pub(super) copying: Mutex<()>,
+    /// Snapshot in the making, into which commits save what they are about to change.
+    pub(super) snapshot: Mutex<Option<Arc<RowSnapshot>>>,
     /// Files that its rows lie in; none for a set in memory, whose rows lie in the shards.
     pub(super) files: Option<FileSet>,
 }
@@ -106,6 +112,8 @@ impl MutableSet {
             extending: Mutex::default(),
             held: AtomicU64::new(0),
             shards,
+            copying: Mutex::new(()),
+            snapshot: Mutex::new(None),
             files,
         }
     }
@@ -116,7 +124,6 @@ impl MutableSet {
             let commits = self.commits.lock();
             (commits.version(), commits.cursor())
         };
-        let held = self.held.load(Ordering::Relaxed);
         let spec = v1::SetSpec {
             leaves: self.layout.leaves().iter().map(tensorlane_proto::rows::Leaf::message).collect(),
             name: self.name.to_string(),
@@ -130,9 +137,14 @@ impl MutableSet {
             version,
             cursor,
             bytes: self.layout.bytes(),
-            held_bytes: held * self.layout.band_bytes(),
+            held_bytes: self.held_bytes(),
             torn_rows: self.files.as_ref().map_or(0, FileSet::torn_rows),
         }
+    }
+
+    /// Bytes of the arena that its bands take.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held.load(Ordering::Relaxed) * self.layout.band_bytes()
     }
 
     /// Copies rows of leaves, each into a landing of their length. All of one version, which is returned.
@@ -196,7 +208,9 @@ impl MutableSet {
             let bytes = part.block.chunk(0..rows.len() * leaf.row_bytes).map_err(|error| internal(&error))?;
             given.push((part.leaf, leaf, bytes));
         }
-        let mut shards = self.alone(&rows.bands(&self.layout));
+        let bands = rows.bands(&self.layout);
+        let mut shards = self.alone(&bands);
+        self.save_for_snapshot(&bands, &shards);
         if let Some(files) = &self.files {
             let lock = shards.iter().position(Option::is_some).unwrap_or(0);
             return self.apply_to_files(files, lock, rows, &given, terms);
@@ -296,7 +310,7 @@ pub(super) fn zeroed(block: &Block) -> Result<Landing, Failure> {
     Ok(landing)
 }
 
-fn shard_of(band: u64) -> usize {
+pub(super) fn shard_of(band: u64) -> usize {
     usize::try_from(band % SHARDS as u64).unwrap_or(0)
 }
 

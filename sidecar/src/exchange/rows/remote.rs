@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use tensorlane_proto::allowed::any_matches;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
@@ -14,12 +15,14 @@ use tensorlane_proto::reference::Reference;
 use tensorlane_proto::rows::SETS_LEAVES_MAX;
 use tensorlane_proto::selection::Selection;
 
+use super::publishing::may_publish;
 use super::share::Place;
 use super::{Meant, MutableSet, RowsRead};
 use crate::cancel::Cancel;
 use crate::exchange::acquire::Terms;
 use crate::exchange::fetch::Fetch;
 use crate::exchange::gather::Gather;
+use crate::exchange::waits::Owner;
 use crate::exchange::{Caller, Done, Exchange, Taken};
 use crate::peer::{PeerHold, PeerKey, SetDone};
 
@@ -93,6 +96,22 @@ impl Exchange {
         self.ask_owner(caller, life, v1::set_call::Kind::Commit(request), deadline, move |answer| {
             done(match answer {
                 Ok(v1::set_answer::Kind::Committed(committed)) => Ok(committed),
+                other => Err(unexpected(other)),
+            });
+        });
+    }
+
+    pub(super) fn snapshot_there(
+        self: &Arc<Self>,
+        caller: &Caller,
+        life: Life<'_>,
+        request: v1::SetSnapshotRequest,
+        deadline: Instant,
+        done: Done<v1::SetSnapshotResponse>,
+    ) {
+        self.ask_owner(caller, life, v1::set_call::Kind::Snapshot(request), deadline, move |answer| {
+            done(match answer {
+                Ok(v1::set_answer::Kind::Published(published)) => Ok(published),
                 other => Err(unexpected(other)),
             });
         });
@@ -212,20 +231,20 @@ impl Exchange {
         let kind = self.may_leave(from, false).and_then(|()| call.kind.ok_or_else(nothing_asked));
         match kind {
             Ok(v1::set_call::Kind::Open(asked)) => {
-                let set = self.own_set(&asked.set);
                 let may = |set: Arc<MutableSet>| match asked.flush {
                     true => may_write(&set, &from.name).map(|()| set),
                     false => Ok(set),
                 };
+                let found = self.own_set(&asked.set).and_then(may);
                 let done = |opened: Result<v1::SetOpenResponse, Failure>| {
                     let info = opened.map(|response| response.set.unwrap_or_default());
                     reply(info.map(|info| answer(v1::set_answer::Kind::Opened(info))));
                 };
-                match set.and_then(may) {
-                    Ok(set) => exchange.opened(set, asked.flush, Box::new(done)),
-                    Err(failure) => done(Err(failure)),
-                }
+                // What is flushed is there: a set that is waited for has nothing to be brought to the disk.
+                let asked = v1::SetOpenRequest { flush: asked.flush && found.is_ok(), ..asked };
+                exchange.open_or_wait((Owner::Peer(from.name.clone()), gone), found, &asked, Box::new(done));
             }
+            Ok(v1::set_call::Kind::Snapshot(asked)) => exchange.serve_snapshot(from, asked, gone, reply),
             Ok(v1::set_call::Kind::Read(asked)) => exchange.serve_read(from, asked, gone, reply),
             Ok(v1::set_call::Kind::Commit(asked)) => exchange.serve_commit(from, asked, gone, reply),
             // Those who noted what was packed have answered it.
@@ -296,6 +315,33 @@ impl Exchange {
         self.in_share(&from.name, bytes, Box::new(call));
     }
 
+    fn serve_snapshot(
+        self: &Arc<Self>,
+        from: &PeerKey,
+        asked: v1::SetSnapshotRequest,
+        gone: Cancel,
+        reply: SetDone,
+    ) {
+        let may = |set: Arc<MutableSet>| {
+            may_write(&set, &from.name)?;
+            may_publish(&set, &asked).map(|()| set)
+        };
+        let set = match self.own_set(&asked.set).and_then(may) {
+            Ok(set) => set,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let (deadline, bytes) = (self.deadline(asked.deadline_ms), held(asked.encoded_len()));
+        let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
+            Ok(place) => exchange.on_worker(reply, move |exchange| {
+                let _place = place;
+                let published = exchange.publish_rows(&set, &asked, deadline, &gone)?;
+                Ok(answer(v1::set_answer::Kind::Published(published)))
+            }),
+            Err(failure) => reply(Err(failure)),
+        };
+        self.in_share(&from.name, bytes, Box::new(call));
+    }
+
     /// A set of ours that another peer asks for.
     fn own_set(&self, text: &str) -> Result<Arc<MutableSet>, Failure> {
         match self.set_meant(text)? {
@@ -310,7 +356,7 @@ impl Exchange {
 
 /// Checks that workloads of a peer may write.
 fn may_write(set: &MutableSet, peer: &PeerName) -> Result<(), Failure> {
-    if set.writers.iter().any(|pattern| matches(pattern, peer.as_str())) {
+    if any_matches(&set.writers, peer) {
         return Ok(());
     }
     let what = format!(
@@ -329,18 +375,6 @@ fn is_of(part: &v1::SetPart, peer: &PeerKey) -> Result<(), Failure> {
     let what =
         format!("the new rows of {:?} are a tensor of {}, not of {}", part.key, reference.peer(), peer.name);
     Err(Failure::new(Reason::PermissionDenied, what).with("key", &part.key))
-}
-
-/// Returns whether a text matches a pattern, in which `*` stands for any characters.
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((head, mut patterns)) = pattern.split_once('*') else { return pattern == text };
-    let Some(mut rest) = text.strip_prefix(head) else { return false };
-    while let Some((part, after)) = patterns.split_once('*') {
-        let Some(at) = rest.find(part) else { return false };
-        rest = rest.get(at + part.len()..).unwrap_or_default();
-        patterns = after;
-    }
-    rest.ends_with(patterns)
 }
 
 /// A commit that a lost connection may bring twice, and that is made once: with a number of its own where the caller gave none.
@@ -375,20 +409,6 @@ fn held(wire: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_star_stands_for_any_characters() {
-        for (pattern, text) in
-            [("*", "a"), ("rollout-*", "rollout-12"), ("a*c*e", "abcde"), ("a", "a"), ("*-0", "x-0")]
-        {
-            assert!(matches(pattern, text), "{pattern} {text}");
-        }
-        for (pattern, text) in
-            [("", "a"), ("rollout-*", "trainer"), ("a*c", "ab"), ("a", "ab"), ("ab*b", "ab")]
-        {
-            assert!(!matches(pattern, text), "{pattern} {text}");
-        }
-    }
 
     #[test]
     fn a_commit_that_goes_to_another_peer_has_a_retry_id() {

@@ -1,7 +1,7 @@
 //! Resources that calls about sets take: workers, room, and nothing for what cannot be.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorlane_memory::{Block, Purpose};
 use tensorlane_proto::descriptor::Descriptor;
@@ -11,9 +11,10 @@ use tensorlane_proto::selection::Selection;
 use tensorlane_proto::{DType, Layout, Shape};
 
 use super::*;
+use crate::cancel::Cancel;
 use crate::exchange::alone::{MINUTE, alone};
 use crate::peer::PeerKey;
-use crate::store::OWN;
+use crate::store::{AllocRequest, OWN};
 
 /// Bytes of a row, which is a band.
 const ROW: u64 = 1 << 20;

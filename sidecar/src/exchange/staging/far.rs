@@ -73,10 +73,13 @@ impl Exchange {
 
     /// Has a peer copy a tensor of its own out of GPU memory, then begins the fetch anew.
     pub(in crate::exchange) fn stage_far(self: &Arc<Self>, mut fetch: Fetch, place: Place<Taken>) {
-        fetch.staged = true;
+        let why = self.not_on_gpu(&fetch);
+        fetch.staged = Some(why);
         if fetch.terms.require.zero_copy {
-            let why = "the tensor lies in GPU memory of another peer, and to read it here it is copied (other_peer); map it on its GPU \
-                       there, or do without zero_copy";
+            let why = format!(
+                "the tensor lies in GPU memory of another peer, and to read it here it is copied ({why}); map it on its GPU, or do \
+                 without zero_copy"
+            );
             return place.put(Err(Failure::new(Reason::RequirementNotMet, why)));
         }
         let peers = match self.peers_or_fail() {
@@ -107,13 +110,13 @@ impl Exchange {
 impl Fetch {
     /// Returns whether its owner is to be asked for a copy out of GPU memory, for this is why it did not come.
     pub(in crate::exchange) fn is_to_be_staged(&self, failure: &Failure) -> bool {
-        failure.reason == Reason::NoGpuProcess && !self.staged
+        failure.reason == Reason::NoGpuProcess && self.staged.is_none()
     }
 
     /// Failure that its caller is told. Bytes that are in GPU memory alone, after its owner said that they are copied out: the copy
     /// is gone again.
     pub(in crate::exchange) fn told(&self, failure: &Failure) -> Failure {
-        match failure.reason == Reason::NoGpuProcess && self.staged {
+        match failure.reason == Reason::NoGpuProcess && self.staged.is_some() {
             true => copy_dropped(),
             false => failure.clone(),
         }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::GPUS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorName};
 use tensorlane_proto::wire;
@@ -18,8 +19,6 @@ use crate::exchange::{Caller, Exchange, session_required};
 use crate::gate;
 use crate::metrics::label::StagingEnd;
 
-/// Most GPUs of one session.
-const GPUS_MAX: usize = 64;
 /// Most bytes of what a session says of an order that it gave up.
 const SAID_BYTES_MAX: usize = 1 << 10;
 
@@ -62,6 +61,7 @@ impl Exchange {
                 return done(Ok(v1::StageResponse { order: None, wanted }));
             }
         }
+        self.session_reaches(session, &gpus, request.cuda_driver);
         let until = self.deadline(request.deadline_ms);
         self.wait_for_order(caller, session, gpus, until, Box::new(done));
     }

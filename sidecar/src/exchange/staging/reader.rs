@@ -13,6 +13,8 @@ use super::table::Wanted;
 use super::{Then, failure};
 use crate::cancel::Cancel;
 use crate::exchange::acquire::Terms;
+use crate::exchange::fetch::Fetch;
+use crate::exchange::gather::{Gather, Place};
 use crate::exchange::lookup::There;
 use crate::exchange::waits::{Key, Owner, WaitId, Waiter};
 use crate::exchange::{Exchange, Taken};
@@ -51,6 +53,9 @@ impl Exchange {
                        without zero_copy";
             return done(Err(Failure::new(Reason::RequirementNotMet, why)));
         }
+        if taken.tensor.gpu.as_ref().is_some_and(|gpu| !gpu.is_own()) {
+            return self.bring_staged(terms, taken, selection, done);
+        }
         let tensor = Arc::clone(&taken.tensor);
         let (own, selection) = (Arc::clone(terms), selection.clone());
         let then: Then = Box::new(move |exchange, outcome| {
@@ -63,6 +68,25 @@ impl Exchange {
         });
         let owner = Owner::Client(terms.caller.holder);
         self.staged(&tensor, owner, terms.deadline, &terms.caller.cancel, then);
+    }
+
+    /// The selected part of another peer's tensor whose GPU memory is leased here, as bytes: its owner copies them out. The lease is
+    /// given back then.
+    fn bring_staged(
+        self: &Arc<Self>,
+        terms: &Arc<Terms>,
+        taken: Taken,
+        selection: &Selection,
+        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    ) {
+        let fetch = Fetch::new(taken.tensor.reference.clone(), selection.clone(), Arc::clone(terms));
+        let (exchange, by) = (Arc::clone(self), terms.by);
+        let gather = Gather::one(move |outcome| {
+            exchange.untake(by, &taken);
+            done(outcome);
+        });
+        self.begin_again(fetch, Place::of(&gather, 0));
+        gather.arm();
     }
 
     /// Goes on when a tensor in GPU memory has a copy in host memory, or will not have one. The caller holds the tensor meanwhile.

@@ -116,6 +116,10 @@ impl<'a> Reader<'a> {
         self.ring = Some(ring);
         read.map_err(|error| match error {
             ReadError::Damaged { .. } => Failure::new(Reason::MessageDamaged, error.to_string()),
+            ReadError::Evicted => {
+                let message = format!("{error}, because it held it up; attach again, and read faster");
+                Failure::new(Reason::Evicted, message)
+            }
             error => {
                 let message = format!("this reader was ended by its sidecar: {error}; attach again");
                 Failure::new(Reason::ChannelEnded, message)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::ring::{ClaimError, Claimed, Deadline, Layout, Published, RingWriter, Slot};
-use tensorlane_proto::channel::Parts;
+use tensorlane_proto::channel::{Parts, check_layout};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::channel_write_request::Step;
@@ -105,6 +105,8 @@ struct Writer<'a> {
     came: Arc<Notify>,
     awaited: u32,
     slot_bytes: u64,
+    /// Set if types and shapes are those of the first message.
+    fixed: bool,
     /// Parts of the last message that had any, which most messages have again.
     parts: Option<Parts>,
     /// Number of messages that have come.
@@ -147,7 +149,7 @@ impl<'a> Writer<'a> {
         let client = begun.client(&open.client)?;
         let (came, cancel) = (Arc::new(Notify::new()), begun.call.caller().cancel.clone());
         let notify = Arc::clone(&came);
-        let awaited = open.expect_readers;
+        let (awaited, fixed) = (open.expect_readers, open.fixed);
         let made = outcome(
             |done| {
                 let came = move || notify.notify_one();
@@ -167,6 +169,7 @@ impl<'a> Writer<'a> {
             came,
             awaited,
             slot_bytes,
+            fixed,
             parts: None,
             messages: 0,
             written: 0,
@@ -249,6 +252,12 @@ impl<'a> Writer<'a> {
         if bytes > self.slot_bytes {
             return Ok(Err(self.above_slot(bytes)));
         }
+        if self.fixed
+            && self.written > 0
+            && let Err(refused) = self.check_layout(parts.as_ref())
+        {
+            return Ok(Err(refused));
+        }
         if let Err(refused) = self.readers_came(until).await {
             return Ok(Err(refused));
         }
@@ -262,6 +271,12 @@ impl<'a> Writer<'a> {
             self.parts = parts;
         }
         Ok(room)
+    }
+
+    /// Checks a layout against that of the first message.
+    fn check_layout(&self, parts: Option<&Parts>) -> Result<(), Failure> {
+        let plain = Parts::default();
+        check_layout(self.parts.as_ref().unwrap_or(&plain), parts.unwrap_or(&plain))
     }
 
     /// Waits, before the first message, for the readers that are expected.

@@ -113,9 +113,9 @@ async fn open(begun: &Begun, first: Option<Step>) -> Result<(HostedPipe, v1::Pip
             let opened = outcome(|done| pipe.connect(&call, &request, done), drop).await?;
             Ok((pipe, opened))
         }
-        Some(Step::Accept(v1::PipeAccept { name, deadline_ms, client })) => {
-            let pipe = end(&client)?;
-            let opened = outcome(|done| pipe.accept(&call, &name, deadline_ms, done), drop).await?;
+        Some(Step::Accept(accept)) => {
+            let pipe = end(&accept.client)?;
+            let opened = outcome(|done| pipe.accept(&call, &accept, done), drop).await?;
             Ok((pipe, opened))
         }
         _ => Err(misuse("the first message of a Pipe stream is `connect` or `accept`")),

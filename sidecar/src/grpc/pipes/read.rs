@@ -4,8 +4,9 @@
 //! client says when it has read it. One that its writer has taken back before it was brought is nothing to the client.
 
 use bytes::{Bytes, BytesMut};
+use prost::DecodeError;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
-use prost::{DecodeError, Message as _};
+use tensorlane_proto::decoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::pipe_response::Event;
@@ -120,7 +121,7 @@ impl<'a> Reader<'a> {
             return Err(unreadable(sequence, &format!("it has {count} fields")));
         }
         let v1::PipeMessage { metadata, payloads, tensors } =
-            v1::PipeMessage::decode(message).map_err(|error| unreadable(sequence, &error.to_string()))?;
+            decoded::decode(message).map_err(|error| unreadable(sequence, &error.to_string()))?;
         let parts: Vec<(bool, v1::PipePart)> = payloads
             .into_iter()
             .map(|part| (false, part))
@@ -257,6 +258,8 @@ fn short() -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
 
     #[test]

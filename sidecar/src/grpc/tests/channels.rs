@@ -80,8 +80,8 @@ fn open(name: &str, policy: v1::ChannelPolicy) -> Step {
         name: name.to_owned(),
         slots: 4,
         slot_bytes: 64 << 10,
-        readers_max: 0,
         policy: policy.into(),
+        ..Default::default()
     };
     Step::Open(v1::ChannelOpen { spec: Some(spec), client: "writes".to_owned(), ..Default::default() })
 }

@@ -55,7 +55,7 @@ fn put(world: &World, name: &str) {
 async fn bytes_in_gpu_memory_are_refused_with_a_reason_and_never_streamed() {
     let world = World::new().await;
     put(&world, "on-gpu");
-    assert_eq!(world.exchange.store().gpu_held().bytes, 2 << 20);
+    assert_eq!(world.exchange.store().gpu_held().orphaned, 2 << 20);
     let (mut client, session) = world.session().await;
     let mut stream = client.get(get(vec![all(named("on-gpu"))])).await.unwrap().into_inner();
     let chunk = stream.message().await.unwrap().unwrap();
@@ -88,7 +88,8 @@ async fn bytes_in_gpu_memory_are_streamed_once_a_process_has_copied_them_out() {
     let (caller, link, other) = begin(&world, 78);
     let ask = |report| {
         let (send, answer) = channel();
-        let request = v1::StageRequest { cuda_uuids: vec![vec![7; 16].into()], report, deadline_ms: 0 };
+        let cuda_uuids = vec![vec![7; 16].into()];
+        let request = v1::StageRequest { cuda_uuids, report, ..v1::StageRequest::default() };
         // The last one ends with the session, and nobody listens.
         let tell = move |outcome| drop(send.send(outcome));
         world.exchange.stage_next(&caller, &request, tell);

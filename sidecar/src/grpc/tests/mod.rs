@@ -8,6 +8,7 @@ mod gpu;
 mod pipes;
 mod server;
 mod session;
+mod sets;
 mod tickets;
 mod watching;
 mod world;

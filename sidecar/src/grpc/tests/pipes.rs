@@ -95,7 +95,8 @@ impl End {
 }
 
 fn accept(name: &str) -> Step {
-    Step::Accept(v1::PipeAccept { name: name.to_owned(), client: "accepts".to_owned(), deadline_ms: 0 })
+    let (name, client) = (name.to_owned(), "accepts".to_owned());
+    Step::Accept(v1::PipeAccept { name, client, ..Default::default() })
 }
 
 fn connect(name: &str) -> Step {
@@ -384,7 +385,7 @@ async fn a_name_has_one_that_accepts_and_is_free_when_it_has_its_pipe_or_its_tim
     assert_eq!(second.failed().await, "NAME_TAKEN");
     drop((accepting, second));
     world.until("the name is free", || world.exchange.pipe_totals().listeners == 0).await;
-    let late = v1::PipeAccept { name: "inbox".to_owned(), deadline_ms: 50, client: String::new() };
+    let late = v1::PipeAccept { name: "inbox".to_owned(), deadline_ms: 50, ..Default::default() };
     let mut late = End::begin(&mut client, Step::Accept(late)).await;
     assert_eq!(late.failed().await, "DEADLINE_EXCEEDED");
     let mut nobody = End::begin(

@@ -1,10 +1,12 @@
 //! Maps: calls whose bytes stay where they are. When one is done its lease at the owner goes on, until whoever has the block
 //! is done with it; see `transport::shm`.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorlane_memory::Foreign;
+use tensorlane_memory::{Block, Foreign};
+use tensorlane_proto::device::Device;
 use tensorlane_proto::frame::{FrameError, PeerKind};
 use tensorlane_proto::negotiate::Why;
 use tensorlane_proto::{Failure, Incarnation, Reason};
@@ -12,6 +14,7 @@ use tensorlane_proto::{Failure, Incarnation, Reason};
 use super::{Carrier, Effects, State, pull_done};
 use crate::peer::api::MapFailed;
 use crate::peer::calls::{Call, Head, Kind, Place};
+use crate::peer::gpus::BorrowedMemory;
 use crate::peer::link::Link;
 use crate::peer::transport::shm::Found;
 
@@ -53,7 +56,7 @@ impl State {
         let Some(shm) = link.ways.shm() else { return Err(malformed) };
         if place.bytes == 0 {
             let (call, mut effects) = self.over(number, true);
-            effects.finish.extend(call.zip(shm.empty()).and_then(|(call, block)| call.mapped(block)));
+            effects.finish.extend(call.zip(shm.empty()).and_then(|(call, block)| call.mapped(block, None)));
             return Ok(effects);
         }
         Ok(match shm.find(number, place.segment) {
@@ -61,6 +64,53 @@ impl State {
             Found::Later => Effects::default(),
             Found::Never => self.not_mapped(number, link, no_way(), None),
         })
+    }
+
+    /// The head of a map came: the tensor is lent where it lies, in GPU memory.
+    pub(in crate::peer) fn map_opened_on_gpu(
+        &mut self,
+        number: u64,
+        link: &Arc<Link>,
+        head: Head,
+        allocation: u64,
+    ) -> Result<Effects, FrameError> {
+        let malformed = FrameError::Malformed(PeerKind::Pull.into());
+        let Some(call) = self.answered(number, PeerKind::Pull, link.id) else {
+            return Ok(Effects::default());
+        };
+        let withdrawn = call.withdrawn;
+        let Kind::Map(map) = &mut call.kind else { return Err(malformed) };
+        let Device::Cuda { uuid: Some(uuid), .. } = head.descriptor.device else { return Err(malformed) };
+        let bytes = head.descriptor.layout.bytes();
+        let fits = bytes == map.bytes && (1..=allocation).contains(&bytes);
+        if map.opened || !map.gpus.contains(&uuid) || !fits {
+            return Err(malformed);
+        }
+        (map.opened, map.head, map.allocation) = (true, Some(head), allocation);
+        if withdrawn {
+            return Ok(self.over(number, true).1);
+        }
+        let is_wanted = link.ways.shm().is_some_and(|shm| shm.want_gpu(number));
+        Ok(if is_wanted { Effects::default() } else { self.not_mapped(number, link, no_way(), None) })
+    }
+
+    /// The descriptor of GPU memory is here. One that nobody waits for any more is closed.
+    pub(in crate::peer) fn mapped_on_gpu(
+        &mut self,
+        number: u64,
+        link: &Arc<Link>,
+        memory: OwnedFd,
+    ) -> Effects {
+        let Some(call) = self.answered(number, PeerKind::Pull, link.id).filter(|call| !call.withdrawn) else {
+            return Effects::default();
+        };
+        let Kind::Map(map) = &call.kind else { return Effects::default() };
+        let Some(shm) = link.ways.shm() else { return Effects::default() };
+        let (bytes, lease) = (map.allocation, shm.lease(link, number, map.id));
+        let borrowed = BorrowedMemory { memory, bytes, lease };
+        let (call, mut effects) = self.over(number, false);
+        effects.finish.extend(call.and_then(|call| call.mapped(Block::nothing(), Some(borrowed))));
+        effects
     }
 
     /// The segment of a map is here.
@@ -74,7 +124,7 @@ impl State {
         match segment.block(place.offset, place.bytes, lease) {
             Ok(block) => {
                 let (call, mut effects) = self.over(number, false);
-                effects.finish.extend(call.and_then(|call| call.mapped(block)));
+                effects.finish.extend(call.and_then(|call| call.mapped(block, None)));
                 effects
             }
             // Its lease has gone back with the error.

@@ -29,6 +29,7 @@ mod world;
 
 use std::time::Instant;
 
+use tensorlane_fuzz::Dice;
 use world::World;
 
 /// Runs where none is asked for.
@@ -37,27 +38,6 @@ const RUNS: u64 = 8000;
 const SEED: &str = "TENSORLANE_SIM_SEED";
 /// Makes so many runs, from a seed drawn by the clock.
 const ASKED: &str = "TENSORLANE_SIM_RUNS";
-
-/// A small generator of numbers (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    fn one_in(&mut self, chances: u64) -> bool {
-        self.roll(chances) == 0
-    }
-
-    fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { of.get(self.roll(of.len() as u64) as usize).cloned() }
-    }
-}
 
 /// Counts of what was seen in many runs, so that a run in which nothing happens is noticed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

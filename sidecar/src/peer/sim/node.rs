@@ -265,5 +265,6 @@ impl Node {
 }
 
 pub(super) fn origin(put: &Put) -> Origin {
-    Origin { peer: name(put.owner).as_str().into(), incarnation: put.life.0, id: put.id.0 }
+    let (peer, incarnation) = (name(put.owner).as_str().into(), put.life.0);
+    Origin { peer, incarnation, id: put.id.0, on_gpu: false }
 }

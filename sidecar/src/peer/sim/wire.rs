@@ -50,10 +50,6 @@ impl Carrier for End {
         false
     }
 
-    fn ask_on_quic(&self, _: u64, frame: Vec<u8>, _: Instant) -> Result<u64, Vec<u8>> {
-        Err(frame)
-    }
-
     fn passes_on(&self) -> bool {
         false
     }
@@ -67,6 +63,10 @@ impl Carrier for End {
     }
 
     fn takes_sets(&self) -> bool {
+        false
+    }
+
+    fn takes_set_snapshots(&self) -> bool {
         false
     }
 

@@ -14,7 +14,7 @@ mod panics;
 mod proxy;
 mod questions;
 mod quic;
-mod quic_calls;
+mod records;
 mod resolving;
 mod resumed;
 mod rotation;

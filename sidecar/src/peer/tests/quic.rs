@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use tensorlane_proto::frame::{self, LANES_MAX, PeerKind};
+use tensorlane_proto::encoded::PulledMany;
+use tensorlane_proto::frame::{self, LANES_MAX, PEER_VERSION, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Selection, Transport};
 
@@ -14,12 +15,15 @@ use super::hostile::Raw;
 use super::keys;
 use super::transports::{NONE, Pair, Way};
 use super::world::*;
-use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role};
+use crate::peer::exporter;
+use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role, Use};
 use crate::peer::transport::lanes::quic::QuicEndpoint;
 use crate::peer::{LanesConfig, Way as Taken};
 
 const MIB: u64 = 1 << 20;
 const QUIC: LanesConfig = LanesConfig { quic: 2, ..NONE };
+/// The last version of the protocol in which small tensors were asked for on QUIC.
+const SMALL_ON_QUIC: u32 = 10;
 
 fn migrations(one: &One) -> u64 {
     one.peers.counters().quic_migrations.load(Ordering::SeqCst)
@@ -218,6 +222,29 @@ impl Stranger {
         opened.unwrap()
     }
 
+    /// Binds a connection and opens a stream of each number and direction; which of them were let in.
+    fn lets_in(&self, at: &One, hello: &v1::LaneHello, lanes: &[(u32, bool)]) -> Vec<bool> {
+        let connecting = self.endpoint.connect(at.peers.bound_address()).unwrap();
+        let say = |hello: &v1::LaneHello| frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
+        let bind = say(hello);
+        let let_in = self.endpoint.within(self.until, async {
+            let connection = connecting.await.unwrap();
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(&bind).await.unwrap();
+            assert!(receive.read(&mut [0; 64]).await.unwrap().is_some(), "it is bound");
+            let (mut streams, mut let_in) = (Vec::new(), Vec::new());
+            for &(lane, serves) in lanes {
+                let (mut send, mut receive) = connection.open_bi().await.unwrap();
+                let hello = v1::LaneHello { lane, serves, ..v1::LaneHello::default() };
+                send.write_all(&say(&hello)).await.unwrap();
+                let_in.push(matches!(receive.read(&mut [0; 64]).await, Ok(Some(_))));
+                streams.push((send, receive));
+            }
+            let_in
+        });
+        let_in.unwrap()
+    }
+
     pub(super) fn new(identity: &crate::identity::Identity) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let endpoint =
@@ -261,14 +288,20 @@ pub(super) fn hello(key: &LaneKey, role: Role) -> v1::LaneHello {
 
 /// A control connection of the evil peer, which takes QUIC, and the key of its lanes.
 fn greeted(at: &One, evil: &crate::identity::Identity) -> (Raw, LaneKey) {
+    let (control, told) = greeted_in(at, evil, 2);
+    (control, LaneKey::told(&told))
+}
+
+/// A control connection of the evil peer in a version of the protocol, and what it was told for the key of its lanes.
+fn greeted_in(at: &One, evil: &crate::identity::Identity, version: u32) -> (Raw, [u8; 32]) {
     let mut control = Raw::connect(at, keys::client(evil));
-    let said = v1::PeerHello { quic_lanes: 2, ..Raw::hello("default", "evil", 2) };
+    let said = v1::PeerHello { quic_lanes: 2, ..Raw::hello("default", "evil", version) };
     control.send(PeerKind::Hello, 0, 0, &said);
     let (_, body) = control.next_of(PeerKind::Hello).unwrap();
     let theirs = v1::PeerHello::decode(&body[..]).unwrap();
     assert_eq!(theirs.quic_lanes, 2);
     until("it is connected", || at.peers.is_connected(&name("evil")));
-    (control, LaneKey::told(theirs.lane_key[..].try_into().unwrap()))
+    (control, theirs.lane_key[..].try_into().unwrap())
 }
 
 #[test]
@@ -336,10 +369,38 @@ fn a_peer_has_so_many_streams_and_no_more_and_others_are_served_meanwhile() {
     a.twin.add(7, sealed(&a.arena, MIB, 1), 1);
     let (_control, key) = greeted(&a, &evil);
     let stranger = Stranger::new(&evil);
-    // One that binds, two for calls, and each lane of both directions twice.
-    assert_eq!(stranger.streams(&a, &hello(&key, Role::Quic)), 1 + 2 + 4 * LANES_MAX);
+    // One that binds, and each lane of both directions twice.
+    assert_eq!(stranger.streams(&a, &hello(&key, Role::Quic)), 1 + 4 * LANES_MAX);
     assert!(other.get("a", 7, MIB).unwrap() == a.own_bytes(7));
     assert!(a.peers.is_connected(&name("evil")), "it did what it may");
+}
+
+/// An older peer asks on the control connection for as long as no such stream is let in, and nothing of this is an error to it.
+#[test]
+fn small_tensors_come_on_the_control_connection_where_an_older_peer_opens_streams_for_them() {
+    for (version, refused) in [(SMALL_ON_QUIC, 0), (PEER_VERSION, 2)] {
+        let table = Arc::default();
+        let a = Start { lanes: QUIC, ..Start::new("a") }.start(&table);
+        let evil = keys::identity();
+        table.list("evil", nowhere(), evil.fingerprint);
+        a.twin.add(1, sealed(&a.arena, 10, 1), 1);
+        let (mut control, told) = greeted_in(&a, &evil, version);
+        let exported = control.tls.conn.export_keying_material([0; 32], exporter::LABEL, None).unwrap();
+        let key = LaneKey::mixed(&exported, &told, Use::Lanes);
+        let small = LANES_MAX as u32;
+        let lanes = [(small, false), (small, true), (0, false)];
+        let let_in = Stranger::new(&evil).lets_in(&a, &hello(&key, Role::Quic), &lanes);
+        assert_eq!(let_in, [false, false, true], "version {version}: lanes go on");
+
+        control.send(PeerKind::PullMany, 0, 5, &many(&[1]));
+        let (_, body) = control.next_of(PeerKind::PullMany).unwrap();
+        assert_eq!(PulledMany::decode(&body[..]).unwrap().tensors[0].data, a.own_bytes(1));
+        a.peers.pull_small(&name("evil"), None, many(&[7]), Instant::now() + PATIENCE, drop);
+        let (_, body) = control.next_of(PeerKind::PullMany).unwrap();
+        assert_eq!(v1::PullMany::decode(&body[..]).unwrap().ids, [7]);
+        until("refusals are counted", || a.peers.counters().auth_refused.count("lane") == refused);
+        assert!(a.peers.is_connected(&name("evil")));
+    }
 }
 
 #[test]

@@ -21,10 +21,10 @@ use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::output_budget::OutputBudget;
 use crate::peer::{
-    Asked, AskedLoan, CameSmall, Counters, Found, Holders, Known, KnownPeer, LanesConfig, LostHolder,
-    MapFailed, MapOrder, Mapped, Me, NodeConfig, PartialTensor, Paths, PeerKey, Peers, PeersConfig,
-    PullFailed, PullOrder, Pulled, RelayRequest, RelaySource, RelayToken, Resolver, Serve, Served, SetDone,
-    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound, WatchDone,
+    Asked, AskedLoan, Counters, Found, Holders, Known, KnownPeer, LanesConfig, LostHolder, MapFailed,
+    MapOrder, Mapped, Me, NodeConfig, PartialTensor, Paths, PeerKey, Peers, PeersConfig, PullFailed,
+    PullOrder, Pulled, RelayRequest, RelaySource, RelayToken, Resolver, Serve, Served, SetDone, SmallAnswer,
+    SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound, WatchDone,
 };
 use crate::sums::Sums;
 use crate::threads::Threads;
@@ -118,6 +118,9 @@ impl Known for Table {
     }
     fn refresh(&self) {
         self.refreshes.fetch_add(1, Ordering::SeqCst);
+    }
+    fn own_lack(&self) -> Option<String> {
+        None
     }
 }
 
@@ -672,7 +675,7 @@ impl One {
         deadline: Instant,
     ) -> (ToldMap, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let order = MapOrder { id, owner: None, bytes, deadline };
+        let order = MapOrder { id, owner: None, bytes, gpus: Vec::new(), deadline };
         let handle = self.peers.map(&name(from), None, order, move |outcome| {
             let _ = tell.send(outcome);
         });
@@ -689,7 +692,8 @@ impl One {
     ) -> mpsc::Receiver<Result<Mapped, MapFailed>> {
         let (tell, told) = mpsc::channel();
         let owner = Some(PeerKey { name: name(owner), incarnation: Incarnation(9) });
-        let order = MapOrder { id, owner, bytes, deadline: Instant::now() + PATIENCE };
+        let deadline = Instant::now() + PATIENCE;
+        let order = MapOrder { id, owner, bytes, gpus: Vec::new(), deadline };
         self.peers.map(&name(from), None, order, move |outcome| {
             let _ = tell.send(outcome);
         });
@@ -729,11 +733,6 @@ impl One {
     }
 
     pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<PulledSmall>, Failure> {
-        self.came_small(from, ids).map(|came| came.tensors)
-    }
-
-    /// The same, with how they came.
-    pub(crate) fn came_small(&self, from: &str, ids: &[u64]) -> Result<CameSmall, Failure> {
         let (tell, told) = mpsc::channel();
         self.peers.pull_small(&name(from), None, many(ids), Instant::now() + PATIENCE, move |outcome| {
             let _ = tell.send(outcome);

@@ -49,8 +49,6 @@ pub(in crate::peer) struct Goodput {
     tcp: One,
     quic: One,
     in_use: Transport,
-    /// Transport that the last pull took that was not one to find out more: by what is in use, or by somebody's wish.
-    taken: Transport,
     /// The most that the one in use has brought since the other one was tried, or since it fell, on an average.
     peak: f64,
     /// Windows since the other one was tried.
@@ -86,7 +84,6 @@ impl Default for Goodput {
             tcp: One::default(),
             quic: One::default(),
             in_use: Transport::Tcp,
-            taken: Transport::Tcp,
             peak: 0.0,
             since: 0,
             every: TRIAL_EVERY.0,
@@ -139,17 +136,10 @@ impl Goodput {
         other(self.in_use)
     }
 
-    /// Returns whether large pulls take `quic`, and so should small ones.
-    pub(in crate::peer) fn takes_quic(&self) -> bool {
-        self.taken == Transport::Quic
-    }
-
     /// A pull of so many bytes begins.
     pub(in crate::peer) fn began(&mut self, transport: Transport, bytes: u64, now: Instant) -> Begun {
         if transport != self.in_use && self.is_trial() {
             self.trial.get_or_insert(now);
-        } else {
-            self.taken = transport;
         }
         self.busy.began(transport, bytes, now)
     }
@@ -246,9 +236,6 @@ impl Goodput {
     /// A pull could not come by this transport.
     pub(in crate::peer) fn failed(&mut self, transport: Transport, now: Instant) {
         self.of(transport).fails(now);
-        if self.taken == transport {
-            self.taken = other(transport);
-        }
         if transport == self.in_use {
             self.use_instead();
         } else {
@@ -279,7 +266,6 @@ impl Goodput {
     fn use_instead(&mut self) {
         self.age();
         self.in_use = other(self.in_use);
-        self.taken = self.in_use;
         self.of(self.in_use).comes_into_use();
         self.every = self.paid_off().clamp(TRIAL_EVERY.0, TRIAL_EVERY.1);
         self.begin_anew();

@@ -50,7 +50,7 @@ impl Scene {
     }
 
     fn call(&self, verb: SessionKind) -> Call {
-        Call::begin(&self.exchange, &self.link, &self.pending, verb, 1, &Bytes::new())
+        Call::begin(&self.exchange, &self.link, &self.pending, verb, 1, &Bytes::new(), &Requests::new(0))
     }
 
     /// Items of a verb that were counted, and calls.

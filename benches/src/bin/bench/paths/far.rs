@@ -25,10 +25,8 @@ pub(crate) const QUIC: &str = "gc:\n  copyIdle: 1ms\nprefer: quic\n";
 const COPY_MAX: Duration = Duration::from_secs(10);
 /// The smallest arena.
 const ARENA_MIN: u64 = 256 << 20;
-/// Size that is large enough for a choice of transport.
-const LARGE: u64 = 9 << 20;
 /// Tensors of one call.
-pub(crate) const PAGES: usize = 1000;
+const PAGES: usize = 1000;
 const PAGE: u64 = 4096;
 
 /// Two sidecars; one has a tensor that the other gets.
@@ -106,42 +104,18 @@ pub(crate) struct Pages {
     targets: Vec<Target>,
     stored: Vec<Stored>,
     writer: Client,
-    /// Transport by which the tensors of a call are to come.
-    transport: Transport,
     _scratch: Scratch,
 }
 
 impl Pages {
     pub(crate) fn start(bench: &Bench, hosts: &TwoHosts) -> Result<Self> {
-        Self::by(bench, hosts, TLS, Transport::Tcp)
-    }
-
-    /// The same on QUIC, which they follow a large one to.
-    pub(crate) fn on_quic(bench: &Bench, hosts: &TwoHosts) -> Result<Self> {
-        let pages = Self::by(bench, hosts, QUIC, Transport::Quic)?;
-        let large =
-            pages.writer.put(&tensors::bytes(LARGE)?, &vec![7; LARGE as usize], &PutOptions::new())?;
-        drop(pages.reader.acquire(large.reference(), &AcquireOptions::new())?);
-        let target = &pages.targets[0];
-        let comes = || {
-            without_copies(&pages.reader)?;
-            let moved = pages.reader.acquire(target, &AcquireOptions::new())?.moved().transport;
-            Ok(moved == Some(Transport::Quic))
-        };
-        if !wait::until(COPY_MAX, comes)? {
-            bail!("small tensors do not come on QUIC");
-        }
-        Ok(pages)
-    }
-
-    fn by(bench: &Bench, hosts: &TwoHosts, settings: &'static str, transport: Transport) -> Result<Self> {
         let scratch = Scratch::make()?;
-        let ends = two_sidecars(bench, hosts, &scratch, ARENA_MIN, [None; 2], settings)?;
+        let ends = two_sidecars(bench, hosts, &scratch, ARENA_MIN, [None; 2], TLS)?;
         let (writer, reader) = (ends[0].client()?, ends[1].client()?);
         let stored = tensors::put_pages(&writer, PAGES)?;
         let targets = stored.iter().map(|stored| Target::from(stored.reference())).collect();
         tensors::settle(&reader)?;
-        Ok(Self { ends, reader, targets, stored, writer, transport, _scratch: scratch })
+        Ok(Self { ends, reader, targets, stored, writer, _scratch: scratch })
     }
 
     /// Tensors a second of one call.
@@ -154,7 +128,7 @@ impl Pages {
         })?;
         for (number, tensor) in tensors.into_iter().enumerate() {
             let tensor = tensor?;
-            let is_its_way = tensor.moved().transport == Some(self.transport);
+            let is_its_way = tensor.moved().transport == Some(Transport::Tcp);
             if tensor.moved().bytes != PAGE || !is_its_way || tensor.to_vec() != page(number) {
                 bail!("tensor {number} did not come from the other peer as it was put: {}", tensor.moved());
             }

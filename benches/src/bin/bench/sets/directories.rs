@@ -60,7 +60,7 @@ pub(super) fn copies(bench: &Bench) -> Result<Vec<Measured>> {
         drop(last.take());
         client.flush()?;
         seconds(|| {
-            last = Some(Directory::open(&source)?.put(&client, |_, _| ())?);
+            last = Some(Directory::open(&source)?.put(&client, &PutOptions::new(), |_, _| ())?);
             Ok(())
         })
     })?;

@@ -98,18 +98,39 @@ fn memory(status: &Status, limit: u64, base: u64) -> Finding {
 fn others(status: &Status, peers: &[PeerStatus], remedies: &Remedies) -> Vec<Finding> {
     let is_other = |peer: &&PeerStatus| peer.name != status.peer && peer.state != "left";
     let others: Vec<&PeerStatus> = peers.iter().filter(is_other).collect();
+    let connected = others.iter().filter(|peer| peer.state == "connected").count();
+    let has_all = !others.is_empty() && connected == others.len();
+    let mut all: Vec<Finding> = listing(status, peers, has_all, remedies).into_iter().collect();
     if others.is_empty() {
         let found = format!("no other peer of exchange {} is known: {}", status.exchange, remedies.alone);
-        return vec![Finding::note("peers", found)];
+        all.push(Finding::note("peers", found));
+        return all;
     }
-    let mut all: Vec<Finding> = others.iter().filter_map(|peer| unreachable(peer, remedies)).collect();
-    if all.is_empty() {
-        let connected = others.iter().filter(|peer| peer.state == "connected").count();
-        all.push(Finding::ok("peers", format!("{connected} of {} connected, none refused", others.len())));
+    let lists_well = all.is_empty();
+    all.extend(others.iter().filter_map(|peer| unreachable(peer, remedies)));
+    if lists_well && all.is_empty() {
+        let rest = if has_all { String::new() } else { format!(", {} not yet", others.len() - connected) };
+        let found = format!("{connected} of {} connected{rest}, none refused", others.len());
+        all.push(Finding::ok("peers", found));
     }
     all.extend(others.iter().filter_map(|peer| stands_still(peer, remedies)));
     all.extend(routes(&others, remedies));
     all
+}
+
+/// Finding on what is wrong with the tables of peers: that one does not list this peer, or that this one's lacks others. `has_all`:
+/// all peers are connected, so that a line which is missing keeps nobody away.
+fn listing(status: &Status, peers: &[PeerStatus], has_all: bool, remedies: &Remedies) -> Option<Finding> {
+    let told = &peers.iter().find(|peer| peer.name == status.peer)?.last_error;
+    if told.is_empty() {
+        return None;
+    }
+    // So the sidecar says it of a peers file that lacks this peer, or its key.
+    let is_refused = told.contains("so others refuse it") && !has_all;
+    Some(match is_refused {
+        true => Finding::problem("peers", told.clone(), remedies.unlisted),
+        false => Finding::note("peers", told.clone()),
+    })
 }
 
 /// Finding on a connected peer: a problem where packets of full size may be lost, a note where something stood still lately or QUIC
@@ -144,7 +165,10 @@ fn routes(others: &[&PeerStatus], remedies: &Remedies) -> Vec<Finding> {
     }
     let one = |(route, (count, none)): (String, (usize, bool))| match none {
         false if route == Transport::Shm.as_str() => Finding::ok("routes", format!("{count} by {route}")),
-        false => Finding::note("routes", format!("{count} by {route}")),
+        false => Finding {
+            remedy: remedies.of_route(&route).map(str::to_owned),
+            ..Finding::note("routes", format!("{count} by {route}"))
+        },
         true => {
             let route = route.trim_start_matches("unknown, ");
             Finding::problem("routes", format!("no way to {count} connected: {route}"), remedies.no_way)

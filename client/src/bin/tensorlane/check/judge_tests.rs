@@ -99,7 +99,29 @@ fn without_a_sidecar_nothing_else_is_asked() {
 #[test]
 fn each_thing_that_is_wrong_is_found_with_what_to_do() {
     type Break = fn(&mut Facts);
-    let cases: [(Break, &str); 10] = [
+    let cases: [(Break, &str); 13] = [
+        (
+            |f| {
+                let refused = "at h:1: it refused us: WRONG_EXCHANGE: peer b is of the exchange \"ml\", and peer a of \
+                               \"default\": set `exchange` alike on both";
+                f.peers = Ok(vec![peer("b", "unreachable", refused)]);
+            },
+            "-> it belongs to another exchange: set tensorlane.dev/exchange alike",
+        ),
+        (
+            |f| {
+                let lack = "this peer is not in its peers file /p.yaml, so others refuse it: add the line `- {name: a}`";
+                f.peers = Ok(vec![peer("a", "self", lack), peer("b", "idle", "")]);
+            },
+            "add the line `- {name: a}`\n",
+        ),
+        (
+            |f| {
+                let ended = "b at h:1: it ended the connection without an answer, as a peer does that does not list our key";
+                f.peers = Ok(vec![peer("b", "unreachable", ended)]);
+            },
+            "a key is not pinned",
+        ),
         (|f| f.version = "0.2.0", "same minor version"),
         (|f| f.status.as_mut().unwrap().waiting = 2, "2 puts wait for room"),
         (|f| f.status.as_mut().unwrap().arena.as_mut().unwrap().largest_put = 0, "arena-size larger"),
@@ -147,6 +169,45 @@ fn each_thing_that_is_wrong_is_found_with_what_to_do() {
 }
 
 #[test]
+fn what_tables_of_peers_lack_is_a_problem_only_where_it_keeps_somebody_away() {
+    let lack = "this peer is not in its peers file /p.yaml, so others refuse it: add the line `- {name: a}`";
+    let stranger = "a key that no listed peer has was refused here once";
+    for (own, other, code) in [(lack, "idle", 1), (lack, "connected", 0), (stranger, "idle", 0)] {
+        let facts = Facts { peers: Ok(vec![peer("a", "self", own), peer("b", other, "")]), ..well() };
+        assert_eq!(exit_code(&findings(&facts)), code, "{}", told(&facts));
+        assert!(told(&facts).contains(own) && !told(&facts).contains("none refused"), "{}", told(&facts));
+    }
+    let alone = Facts { peers: Ok(vec![peer("a", "self", lack)]), ..well() };
+    assert!(told(&alone).contains(lack), "{}", told(&alone));
+    let idle = Facts { peers: Ok(vec![peer("a", "self", ""), peer("b", "idle", "")]), ..well() };
+    assert!(told(&idle).contains("0 of 1 connected, 1 not yet, none refused"), "{}", told(&idle));
+}
+
+#[test]
+fn neighbours_that_share_no_memory_are_told_how() {
+    for (why, in_kubernetes, part) in [
+        (
+            "no_socket_dir",
+            false,
+            "-> memory is shared on a machine once `node.directory` (TENSORLANE_NODE_DIRECTORY)",
+        ),
+        ("node_unproven", false, "-> the directory of `node.directory`"),
+        (
+            "no_socket_dir",
+            true,
+            "-> memory is shared between pods of a node once the exchange says `sameNode`",
+        ),
+        ("policy", false, "1 by tcp, not shm: policy\n"),
+    ] {
+        let mut other = peer("b", "connected", "");
+        other.route = route(v1::Transport::Tcp.into(), &[(v1::Transport::Shm, why)]);
+        let facts = Facts { in_kubernetes, peers: Ok(vec![other]), ..well() };
+        assert!(told(&facts).contains(part) && exit_code(&findings(&facts)) == 0, "{}", told(&facts));
+        assert_eq!(told(&facts).contains("->"), why != "policy", "{}", told(&facts));
+    }
+}
+
+#[test]
 fn a_peer_alone_is_worth_knowing_and_no_problem() {
     let alone = Facts { peers: Ok(vec![peer("a", "self", "")]), ..well() };
     assert!(told(&alone).contains("no other peer of exchange default"));
@@ -162,8 +223,8 @@ fn outside_of_kubernetes_nothing_of_kubernetes_is_advised() {
         (|f| f.access = Access::NoDirectory, "TENSORLANE_SOCKETS"),
         (|f| f.access = Access::NoSocket, "standard error"),
         (|f| f.version = "0.2.0", "start the sidecar anew"),
-        (|f| f.status.as_mut().unwrap().waiting = 2, "make `arena.size` larger"),
-        (|f| f.peers = Ok(vec![peer("a", "self", "")]), "`peers.file` names others"),
+        (|f| f.status.as_mut().unwrap().waiting = 2, "make `arena.size` (TENSORLANE_ARENA_SIZE) larger"),
+        (|f| f.peers = Ok(vec![peer("a", "self", "")]), "`peers.file` (TENSORLANE_PEERS_FILE) names others"),
         (|f| f.peers = Ok(vec![peer("b", "unreachable", "b at h:1: Connection refused")]), "a firewall"),
         (
             |f| f.peers = Ok(vec![peer("b", "unreachable", "b has no address in the directory")]),

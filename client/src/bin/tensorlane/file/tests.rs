@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+use tensorlane_fuzz::{Target, fuzz};
+use tensorlane_memory::heap::MeteringAllocator;
 
 use super::*;
 
@@ -137,6 +139,37 @@ fn what_the_format_lacks_cannot_be_written() {
     let bytes = layout(DType::U8, &[2]);
     assert!(told(&[("a", &bytes), ("a", &bytes)]).contains("would have the name \"a\""));
     assert!(told(&[(METADATA, &bytes)]).contains("__metadata__"));
+}
+
+/// Bytes of memory for each byte of JSON: a map of one entry in seven bytes has a node with room for eleven. Where a header is
+/// refused it is read again, to say why.
+const JSON_TIMES: usize = 512;
+
+#[test]
+fn mutated_headers_are_those_of_a_file_or_refused_within_their_memory() {
+    let whole = r#"{"__metadata__":{"a":"b"},"b":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
+    let two = r#"{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}}"#;
+    let corpus = [whole, two].map(|header| file(header, 16)).into();
+    let meter = MeteringAllocator::peak_of;
+    let target = Target { name: "safetensors", corpus, times: JSON_TIMES, spare: 64 << 10, meter };
+    fuzz(target, |bytes| {
+        let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return false };
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        // Whoever reads the file has looked at that.
+        let Some(json) = rest.get(..length) else { return false };
+        let Ok(header) = Header::parse(json, bytes.len() as u64) else { return false };
+        let held = (bytes.len() - 8 - length) as u64;
+        assert_eq!(header.entries.iter().map(|entry| entry.layout.bytes()).sum::<u64>(), held);
+        let tensors: Vec<_> =
+            header.entries.iter().map(|entry| (entry.name.as_str(), &entry.layout)).collect();
+        let written = Header::write(&tensors, &header.metadata).unwrap();
+        let again = Header::parse(&written[8..], written.len() as u64 + held).unwrap();
+        let named = |header: &Header| -> Vec<_> {
+            header.entries.iter().map(|entry| (entry.name.clone(), entry.layout.clone())).collect()
+        };
+        assert_eq!((named(&again), again.metadata), (named(&header), header.metadata));
+        true
+    });
 }
 
 /// A type of the format, and its name there.

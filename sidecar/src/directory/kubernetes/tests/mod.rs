@@ -34,6 +34,7 @@ struct Scene {
 fn timing() -> Timing {
     let ms = Duration::from_millis;
     Timing {
+        spread: ms(1),
         backoff_min: ms(2),
         backoff_max: ms(50),
         refresh_every: ms(1),

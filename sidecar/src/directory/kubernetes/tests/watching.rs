@@ -120,6 +120,17 @@ async fn while_the_api_server_is_away_the_last_good_table_stays() {
     scene.woken().await;
     scene.twin.gate.open().await;
     scene.until_names(&["b", "c"]).await;
+    let listed_at = scene.twin.seen().listed_at;
+    assert!(listed_at.iter().all(|at| !at.is_empty()), "all sidecars list after an outage: {listed_at:?}");
+}
+
+#[tokio::test]
+async fn the_first_list_waits_by_chance_and_whoever_asks_for_one_gets_it_at_once_of_what_is_stored() {
+    let mut scene = scene(&["a"], Timing { spread: NEVER, ..timing() }).await;
+    assert_eq!(scene.twin.seen().lists, 0);
+    scene.directory.refresh();
+    scene.until_names(&["a"]).await;
+    assert_eq!(scene.twin.seen().listed_at, [""]);
 }
 
 #[tokio::test]

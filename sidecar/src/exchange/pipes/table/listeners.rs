@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use tensorlane_proto::allowed::AllowedPeers;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
@@ -16,9 +17,10 @@ impl<W> Table<W> {
         &mut self,
         party: Party,
         name: TensorName,
+        allowed: AllowedPeers,
     ) -> Result<(u64, Vec<Effect<W>>), Failure> {
         let number = self.number();
-        let effects = self.enter_listener(number, party, name, None)?;
+        let effects = self.enter_listener(number, party, (name, allowed), None)?;
         Ok((number, effects))
     }
 
@@ -30,10 +32,10 @@ impl<W> Table<W> {
         &mut self,
         number: u64,
         party: Party,
-        name: TensorName,
+        entry: (TensorName, AllowedPeers),
         accept: W,
     ) -> Result<Vec<Effect<W>>, Failure> {
-        self.enter_listener(number, party, name, Some(accept))
+        self.enter_listener(number, party, entry, Some(accept))
     }
 
     /// A number for a listener or a pipe.
@@ -46,7 +48,7 @@ impl<W> Table<W> {
         &mut self,
         number: u64,
         party: Party,
-        name: TensorName,
+        (name, allowed): (TensorName, AllowedPeers),
         once: Option<W>,
     ) -> Result<Vec<Effect<W>>, Failure> {
         if let Some(taken) = self.names.get(&name).and_then(|id| self.listeners.get(id)) {
@@ -62,7 +64,8 @@ impl<W> Table<W> {
         self.names.insert(name.clone(), number);
         let waited = self.waiting.remove(&name).unwrap_or_default();
         let (is_once, accepting) = (once.is_some(), once.into_iter().collect());
-        let listener = Listener { name, party, once: is_once, backlog: VecDeque::new(), accepting };
+        let backlog = VecDeque::new();
+        let listener = Listener { name, party, allowed, once: is_once, backlog, accepting };
         self.listeners.insert(number, listener);
         Ok(waited.into_iter().map(|to| Effect::Listens { to }).collect())
     }

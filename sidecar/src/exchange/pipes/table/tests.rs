@@ -19,7 +19,7 @@ fn name() -> TensorName {
 /// A pipe from `FROM` to `TO`, not accepted.
 fn one() -> (Named, u64) {
     let mut table = Named::default();
-    table.listen(party(TO), name()).unwrap();
+    table.listen(party(TO), name(), AllowedPeers::All).unwrap();
     let (pipe, other, effects) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
     assert_eq!((other, effects), (party(TO), Vec::new()));
     (table, pipe)
@@ -87,7 +87,7 @@ fn both_sides_write_before_either_reads() {
 fn accepts_and_connects_queue_in_either_order() {
     let mut table = Named::default();
     assert!(table.connect(party(FROM), &name(), Some("c")).unwrap().is_none());
-    let (listener, waited) = table.listen(party(TO), name()).unwrap();
+    let (listener, waited) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
     assert_eq!(waited, [Effect::Listens { to: "c" }]);
     assert_eq!(table.accept(TO, listener, "a1").unwrap(), None);
     let (first, _, effects) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
@@ -95,7 +95,7 @@ fn accepts_and_connects_queue_in_either_order() {
     let (second, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
     assert_eq!(table.accept(TO, listener, "a2").unwrap(), Some((second + 1, party(FROM))));
     assert_eq!(table.accept(FROM, listener, "a3").unwrap_err().reason, Reason::NotFound);
-    assert_eq!(table.listen(party(FROM), name()).unwrap_err().reason, Reason::NameTaken);
+    assert_eq!(table.listen(party(FROM), name(), AllowedPeers::All).unwrap_err().reason, Reason::NameTaken);
 }
 
 #[test]
@@ -163,7 +163,8 @@ fn whoever_gives_up_leaves_nothing() {
 fn an_end_of_a_listener_ends_what_it_has_not_accepted() {
     let (mut table, pipe) = one();
     table.write(FROM, pipe, 1, "a".into(), "w1").unwrap();
-    let (listener, _) = table.listen(party(TO), TensorName::new("other").unwrap()).unwrap();
+    let (listener, _) =
+        table.listen(party(TO), TensorName::new("other").unwrap(), AllowedPeers::All).unwrap();
     table.accept(TO, listener, "a1").unwrap();
     assert_eq!(failed(&table.end_listener(TO, listener, Ended::Closed)), [("a1", Reason::PipeClosed, None)]);
     let ended = failed(&table.end_listener(TO, 1, Ended::Closed));
@@ -187,7 +188,7 @@ fn unread_messages_have_a_bound_that_names_who_does_not_read() {
 #[test]
 fn a_session_may_have_both_ends() {
     let mut table = Named::default();
-    let (listener, _) = table.listen(party(FROM), name()).unwrap();
+    let (listener, _) = table.listen(party(FROM), name(), AllowedPeers::All).unwrap();
     let (near, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
     let (far, _) = table.accept(FROM, listener, "a").unwrap().unwrap();
     table.write(FROM, near, 1, "a".into(), "w").unwrap();
@@ -205,7 +206,7 @@ fn peer(session: SessionId) -> Party {
 #[test]
 fn bytes_that_are_unread_have_a_bound_for_a_writer_and_one_for_all_and_end_with_their_messages() {
     let mut table = Named::default();
-    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let (listener, _) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
     let large = Bytes::from(vec![0; 1 << 20]);
     let mut pipes = Vec::new();
     for writer in 10..15 {
@@ -235,7 +236,7 @@ fn bytes_that_are_unread_have_a_bound_for_a_writer_and_one_for_all_and_end_with_
 #[test]
 fn a_connection_of_a_peer_has_its_pipes_and_no_others() {
     let mut table = Named::default();
-    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let (listener, _) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
     let (near, other) = (SessionId(1 << 63), SessionId(1 << 63 | 1));
     let (pipe, ..) = table.connect(peer(near), &name(), None).unwrap().unwrap();
     assert_eq!(table.accept(TO, listener, "a").unwrap(), Some((pipe + 1, peer(near))));
@@ -257,7 +258,7 @@ fn a_connection_of_a_peer_has_its_pipes_and_no_others() {
 #[test]
 fn a_connect_that_comes_again_after_a_lost_connection_is_accepted_once() {
     let mut table = Named::default();
-    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let (listener, _) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
     let (first, again) = (SessionId(1 << 63), SessionId(1 << 63 | 1));
     table.connect(peer(first), &name(), None).unwrap().unwrap();
     table.end_session(first);
@@ -270,7 +271,7 @@ fn a_connect_that_comes_again_after_a_lost_connection_is_accepted_once() {
 #[test]
 fn whoever_connects_and_closes_again_and_again_fills_no_listener() {
     let mut table = Named::default();
-    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let (listener, _) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
     for _ in 0..SESSION_PIPES_MAX + 1 {
         let (pipe, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
         table.close(FROM, pipe, Ended::Closed);
@@ -278,7 +279,8 @@ fn whoever_connects_and_closes_again_and_again_fills_no_listener() {
     assert_eq!(table.totals().pipes, 0);
     assert_eq!(table.accept(TO, listener, "a").unwrap(), None);
     // What an end said before it closed is heard: these are kept, and bounded.
-    let (listener, _) = table.listen(party(TO), TensorName::new("other").unwrap()).unwrap();
+    let (listener, _) =
+        table.listen(party(TO), TensorName::new("other").unwrap(), AllowedPeers::All).unwrap();
     let other = TensorName::new("other").unwrap();
     for _ in 0..SESSION_PIPES_MAX {
         let (pipe, ..) = table.connect(party(FROM), &other, None).unwrap().unwrap();
@@ -304,19 +306,38 @@ fn a_listener_for_one_pipe_ends_with_it_or_with_the_wait_for_it() {
     let is_it = |wanted: &'static str| move |who: &&'static str| *who == wanted;
     table.connect(party(FROM), &name(), Some("c")).unwrap();
     let id = table.number();
-    assert_eq!(table.listen_once(id, party(TO), name(), "a").unwrap(), [Effect::Listens { to: "c" }]);
+    assert_eq!(
+        table.listen_once(id, party(TO), (name(), AllowedPeers::All), "a").unwrap(),
+        [Effect::Listens { to: "c" }]
+    );
     let again = table.number();
-    assert_eq!(table.listen_once(again, party(TO), name(), "b").unwrap_err().reason, Reason::NameTaken);
+    assert_eq!(
+        table.listen_once(again, party(TO), (name(), AllowedPeers::All), "b").unwrap_err().reason,
+        Reason::NameTaken
+    );
     let (pipe, _, effects) = table.connect(party(FROM), &name(), Some("c")).unwrap().unwrap();
     assert_eq!(effects, [Effect::Accepted { to: "a", pipe: pipe + 1, other: party(FROM) }]);
     assert!(!table.is_listened(&name()), "the next one waits for another listener");
     assert_eq!(table.totals().listeners, 0);
     let id = table.number();
-    table.listen_once(id, party(TO), name(), "a").unwrap();
+    table.listen_once(id, party(TO), (name(), AllowedPeers::All), "a").unwrap();
     assert_eq!(table.forget(&Waits::Pipe(id), is_it("a")), Some(false));
     assert!(!table.is_listened(&name()) && table.totals().listeners == 0);
     let id = table.number();
-    table.listen_once(id, party(TO), name(), "a").unwrap();
+    table.listen_once(id, party(TO), (name(), AllowedPeers::All), "a").unwrap();
     assert_eq!(failed(&table.end_session(TO))[0].0, "a");
     assert!(!table.is_listened(&name()));
+}
+
+#[test]
+fn a_listener_takes_pipes_of_the_peers_that_it_allows_and_of_its_own_pod() {
+    let mut table = Named::default();
+    let allowed = AllowedPeers::Only(["rollout-*".to_owned()].as_slice().into());
+    table.listen(party(TO), name(), allowed).unwrap();
+    let of = |peer: &str| Party { peer: Some(peer.parse().unwrap()), ..party(FROM) };
+    let refused = table.connect(of("trainer"), &name(), None).unwrap_err();
+    assert_eq!((refused.reason, refused.detail("peer")), (Reason::PermissionDenied, Some("trainer")));
+    for allowed in [of("rollout-1"), party(FROM)] {
+        assert!(table.connect(allowed, &name(), None).unwrap().is_some());
+    }
 }

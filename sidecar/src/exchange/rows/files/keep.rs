@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use tensorlane_proto::failure::Failure;
-use tensorlane_proto::rows::{Commits, Intent, RECORD_BYTES, REPEATS_MAX, Record, SetLayout, Torn};
+use tensorlane_proto::rows::{
+    Commits, Intent, RECORD_BYTES, REPEATS_MAX, Record, SetLayout, TORN_FILE, Torn,
+};
 use tensorlane_proto::set::{MANIFEST_BYTES_MAX, OWN_DIRECTORY, OWN_META, OwnMeta, OwnSet};
 
 use super::Durability;
@@ -17,8 +19,6 @@ use super::root::{DirectoryName, Root, below, file};
 pub(super) const COMMITS: &str = "commits";
 /// New rows of commits that survive a loss of power.
 pub(super) const JOURNAL: &str = "journal";
-/// Rows that commits of dead lives were writing.
-const TORN: &str = "torn";
 /// Ending of a file that is being written anew.
 const DRAFT: &str = ".new";
 /// Intents beyond this number are none: so many locks a set has.
@@ -133,8 +133,8 @@ pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failu
     if meta.leaves.is_empty() {
         unlink(OWN_META).map_err(failed)?;
     }
-    let drafts = [OWN_META, TORN].map(|name| format!("{name}{DRAFT}"));
-    let named = [COMMITS, TORN, JOURNAL].map(str::to_owned);
+    let drafts = [OWN_META, TORN_FILE].map(|name| format!("{name}{DRAFT}"));
+    let named = [COMMITS, TORN_FILE, JOURNAL].map(str::to_owned);
     for name in named.into_iter().chain(drafts).chain((0..INTENTS).map(intent_name)) {
         unlink(&name).map_err(failed)?;
     }
@@ -176,7 +176,7 @@ pub(super) fn recover(set: &OwnedFd, directory: &DirectoryName, layout: &SetLayo
         Err(error) => Err(error),
     };
     let records = Record::decode_all(&small(COMMITS, (RECORD_BYTES * REPEATS_MAX) as u64).map_err(failed)?);
-    let mut torn = Torn::decode(&small(TORN, INTENT_BYTES_MAX).map_err(failed)?).unwrap_or_default();
+    let mut torn = Torn::decode(&small(TORN_FILE, INTENT_BYTES_MAX).map_err(failed)?).unwrap_or_default();
     let last = records.last();
     let mut version = last.map_or(0, |record| record.committed.version);
     let mut cursor = last.map_or(0, |record| record.cursor) % layout.rows();
@@ -210,9 +210,9 @@ pub(super) fn recover(set: &OwnedFd, directory: &DirectoryName, layout: &SetLayo
 
 /// Notes torn rows, in one step.
 pub(super) fn write_torn(set: &OwnedFd, directory: &DirectoryName, torn: &Torn) -> Result<(), Failure> {
-    let failed = |error: io::Error| storage(&shown(directory, TORN), "write", &error);
+    let failed = |error: io::Error| storage(&shown(directory, TORN_FILE), "write", &error);
     let own = below(set, OWN_DIRECTORY).map_err(failed)?;
-    replace(&own, TORN, &torn.encode()).map_err(failed)
+    replace(&own, TORN_FILE, &torn.encode()).map_err(failed)
 }
 
 /// Writes a file under another name, synced, and gives it its own.

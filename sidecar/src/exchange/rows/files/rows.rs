@@ -98,7 +98,10 @@ impl FileSet {
         rows: &RowList,
         to: &mut Landing,
     ) -> Result<(), Failure> {
-        self.check_torn(at, leaf, rows)?;
+        let is_torn = !self.torn.lock().is_empty();
+        if is_torn {
+            rows.spans().try_for_each(|(first, count)| self.check_torn(at, leaf, first, count))?;
+        }
         let Some(file) = self.leaf(at)? else { return Ok(()) };
         let mut done = 0;
         for (first, count) in rows.spans() {
@@ -111,14 +114,32 @@ impl FileSet {
         Ok(())
     }
 
-    fn check_torn(&self, at: usize, leaf: &Leaf, rows: &RowList) -> Result<(), Failure> {
-        let torn = self.torn.lock();
-        if torn.is_empty() {
-            return Ok(());
-        }
-        let Some(range) = rows.spans().find_map(|(first, count)| torn.among(at, first, count)) else {
-            return Ok(());
-        };
+    /// Reads bytes of a leaf from an offset, whether their rows are torn or not.
+    ///
+    /// # Errors
+    /// STORAGE_FAILED.
+    pub(in crate::exchange::rows) fn read_span(
+        &self,
+        at: usize,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
+        let Some(file) = self.leaf(at)? else { return Ok(()) };
+        file.read_exact_at(into, offset).map_err(|error| self.failed(at, "read", &error))
+    }
+
+    /// Checks that none of these neighbouring rows of a leaf is torn.
+    ///
+    /// # Errors
+    /// TORN_ROWS.
+    pub(in crate::exchange::rows) fn check_torn(
+        &self,
+        at: usize,
+        leaf: &Leaf,
+        first: u64,
+        count: u64,
+    ) -> Result<(), Failure> {
+        let Some(range) = self.torn.lock().among(at, first, count) else { return Ok(()) };
         let (first, last) = (range.start, range.end - 1);
         let what = format!(
             "rows {first} to {last} of {:?} were being written when the sidecar ended or its disk failed, and may be of two commits; write them again",

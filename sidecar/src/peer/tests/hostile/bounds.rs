@@ -97,3 +97,28 @@ fn when_unread_answers_have_spent_their_budget_the_peer_with_the_most_is_cut() {
     is_answered(&a, &good);
     assert_eq!(ended(&a, "backlog"), 0);
 }
+
+/// Two bytes for each element, at the top and two levels below: decoded they would be hundreds of MiB.
+#[test]
+fn a_peer_whose_messages_would_become_many_times_their_bytes_is_cut_before_they_are_decoded() {
+    let empties = [0x0a_u8, 0].repeat((frame::PEER_BODY_MAX / 2 - 16) as usize);
+    let within = |field: u8, body: &[u8]| {
+        let mut bytes = vec![field << 3 | 2];
+        prost::encoding::encode_varint(body.len() as u64, &mut bytes);
+        bytes.extend_from_slice(body);
+        bytes
+    };
+    let commit = within(3, &empties);
+    for (kind, body) in [(PeerKind::Inquire, empties), (PeerKind::SetCall, commit)] {
+        let (_table, a, evil, good) = patient(128 << 20);
+        let mut raw = Raw::connect(&a, keys::client(&evil));
+        raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", frame::PEER_VERSION));
+        assert!(raw.next_of(PeerKind::Hello).is_some());
+        let header = Header { length: body.len() as u32, kind: kind.into(), flags: 0, call: 1 };
+        raw.raw(&[&header.encode()[..], &body].concat());
+        assert!(raw.is_closed(), "{kind:?}");
+        until("it is counted", || a.peers.counters().frames_refused.count("malformed") == 1);
+        assert!(a.twin.sets.lock().is_empty());
+        is_answered(&a, &good);
+    }
+}

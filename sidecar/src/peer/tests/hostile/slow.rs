@@ -126,3 +126,29 @@ fn a_reader_that_trickles_on_the_control_connection_is_cut_and_another_one_is_se
     is_cut_alone((&a, &table), &socket, cut, || control.send(PeerKind::Ping, REPLY, 1, &v1::Ping {}));
     until("it is gone", || !a.peers.is_connected(&name("evil")));
 }
+
+/// The place of a peer is locked while its connection comes up. Nobody waits for a socket under that lock.
+#[test]
+fn a_peer_that_does_not_read_our_hello_has_its_place_and_holds_up_no_other_connection_of_its_own() {
+    let table = Arc::new(Table::default());
+    // More than such a socket takes, and less than a Hello may have.
+    let at_many =
+        v1::TransportOffer { addresses: vec!["a".repeat(1000); 60], ..v1::TransportOffer::default() };
+    let offer = v1::Offer { transports: vec![at_many], ..v1::Offer::default() };
+    let a = Start { offer: offer.clone(), ..Start::new("a") }.start(&table);
+    let evil = keys::identity();
+    table.list("evil", nowhere(), evil.fingerprint);
+    let mut first = Raw::over(narrow(&a), keys::client(&evil));
+    first.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    until("it has its place", || a.peers.is_connected(&name("evil")));
+    let mut second = Raw::connect(&a, keys::client(&evil));
+    second.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    let said = |raw: &mut Raw| {
+        let (_, body) = raw.next_of(PeerKind::Hello).expect("a Hello");
+        v1::PeerHello::decode(&body[..]).unwrap().offer
+    };
+    assert_eq!(said(&mut second), Some(offer.clone()));
+    assert_eq!(said(&mut first), Some(offer), "what the socket did not take at once comes later");
+    assert!(first.next_of(PeerKind::Goodbye).is_some(), "the second one took its place");
+    until("it was counted", || a.peers.counters().closed.count("replaced") == 1);
+}

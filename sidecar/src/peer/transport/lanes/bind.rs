@@ -3,18 +3,19 @@
 
 use std::io::{self, Read};
 use std::net::TcpStream;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use tensorlane_proto::frame::{self, CALLS_STREAM, CHUNK_BYTES_MAX, LANES_MAX, PeerKind, REPLY};
+use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, LANES_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
 use super::bound::{Bound, CancelHandle};
 use super::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
 use super::plain::PlainWire;
 use super::queued::InFlightBuffers;
-use super::quic::{Cut, QuicConnection, QuicWire, calls};
+use super::quic::{Cut, QuicConnection, QuicWire};
 use super::tls::TlsWire;
 use super::wire::{LaneEnd, TICK, Wire};
 use super::{Carrier, Lanes};
@@ -34,6 +35,10 @@ const PLAIN_HELLO: usize = MAGIC.len() + ID_BYTES + 2 + BYTES;
 const FRAME_MAX: u32 = (OFFSET_BYTES + CHUNK_BYTES_MAX) as u32;
 /// Time for which no byte may move on a lane while some are due, where the connection is not stricter.
 const PROGRESS: Duration = Duration::from_secs(2);
+/// Number of a stream of QUIC on which small tensors are asked for, and the versions of the protocol that open one. A peer whose
+/// stream is closed asks on the control connection, and opens another one after a second.
+const SMALL_STREAM: u32 = LANES_MAX as u32;
+const SMALL_STREAM_VERSIONS: RangeInclusive<u32> = 7..=10;
 
 /// Dials a lane of a connection that we dialed; runs it on this thread until it ends.
 pub(super) fn dial(shared: &Arc<Shared>, link: &Arc<Link>, lanes: &Lanes, name: LaneName) {
@@ -186,19 +191,20 @@ fn dial_quic(
     Ok(Dialed { wire: Box::new(wire), guard: None, cord: CancelHandle::Stream(cut), connection })
 }
 
-/// A stream came in on a QUIC connection that is bound: runs it on this thread until it ends.
+/// A stream came in on a QUIC connection that is bound: runs it on this thread until it ends. `connection`: which one.
 pub(super) fn arrived_stream(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
-    connection: &quinn::Connection,
+    connection: usize,
     (mut wire, cut): (QuicWire, Cut),
     until: Instant,
 ) -> Result<(), Refused> {
     let FirstFrame::Lane(hello) = wire.hear(until)? else {
         return Err(frame::FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
-    if hello.lane == CALLS_STREAM {
-        return calls::arrived(shared, link, connection, (wire, cut), hello.serves);
+    if hello.lane == SMALL_STREAM && SMALL_STREAM_VERSIONS.contains(&link.version) {
+        // Closed, and not counted as refused: the peer did nothing wrong.
+        return Ok(());
     }
     let name = lane_name(hello.lane, hello.serves)?;
     let lanes = link.ways.quic().ok_or(Refused::Lane("its connection has no QUIC"))?;
@@ -206,7 +212,7 @@ pub(super) fn arrived_stream(
         lanes.admit(name, CancelHandle::Stream(cut)).ok_or(Refused::Lane("there is no place for it"))?;
     // A stream that cannot take the reply is found out by whoever uses it.
     let _ = wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default());
-    run(shared, link, lanes, bound, (Box::new(wire), Some(connection.stable_id())));
+    run(shared, link, lanes, bound, (Box::new(wire), Some(connection)));
     Ok(())
 }
 

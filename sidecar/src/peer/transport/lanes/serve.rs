@@ -46,12 +46,15 @@ impl Serving {
 
     /// The bytes that are asked for: where the lane's own walk is, if that is not beyond them, else from the start.
     fn find(&self, ask: Ask, lane: u8) -> Result<Option<OutgoingPull>, FrameError> {
-        let mut all = self.0.lock();
-        let Some(open) = all.get_mut(&ask.call) else { return Ok(None) };
-        let end = ask.offset.checked_add(ask.length).filter(|end| *end <= open.fresh.end);
-        end.ok_or(FrameError::Malformed(PeerKind::Ask.into()))?;
-        let walk = open.walks.remove(&lane).filter(|walk| walk.at <= ask.offset);
-        let mut bulk = walk.unwrap_or_else(|| open.fresh.clone());
+        let mut bulk = {
+            let mut all = self.0.lock();
+            let Some(open) = all.get_mut(&ask.call) else { return Ok(None) };
+            let end = ask.offset.checked_add(ask.length).filter(|end| *end <= open.fresh.end);
+            end.ok_or(FrameError::Malformed(PeerKind::Ask.into()))?;
+            let walk = open.walks.remove(&lane).filter(|walk| walk.at <= ask.offset);
+            walk.unwrap_or_else(|| open.fresh.clone())
+        };
+        // The way there may be long, over millions of runs: other lanes and pulls do not wait for it.
         let ahead = ask.offset.checked_sub(bulk.at).ok_or(FrameError::Malformed(PeerKind::Ask.into()))?;
         bulk.source.skip(ahead);
         bulk.at = ask.offset;

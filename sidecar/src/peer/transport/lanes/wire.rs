@@ -18,7 +18,7 @@ use super::moved::LastMoved;
 use super::pool::{Piece, Wanted};
 use super::transfer::{Brought, Reserved};
 use crate::peer::calls::Finish;
-use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink};
+use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink, decode};
 use crate::peer::record::RecordError;
 use crate::peer::record_writer::OutgoingPull;
 use crate::peer::send_error::{SendError, SourceError};
@@ -26,7 +26,7 @@ use crate::peer::send_error::{SendError, SourceError};
 /// Time that a wire waits for bytes before it looks whether they are still wanted.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// A lane is never taken for failed sooner, however little time a pull has: more than the round trip around the world.
-pub(super) const PROGRESS_MIN: Duration = Duration::from_millis(500);
+const PROGRESS_MIN: Duration = Duration::from_millis(500);
 
 /// Reason for which a lane ended.
 #[derive(Debug, thiserror::Error)]
@@ -149,11 +149,10 @@ pub(super) struct Ask {
 impl Ask {
     /// Reads one; nothing else may come to a server.
     pub(super) fn decode(kind: PeerKind, header: Header, body: &[u8]) -> Result<Self, LaneEnd> {
-        use prost::Message;
         if kind != PeerKind::Ask || header.flags != 0 {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
-        let ask = v1::Ask::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+        let ask: v1::Ask = decode(header, body)?;
         if header.call == 0 && ask == v1::Ask::default() {
             return Err(LaneEnd::Idle);
         }
@@ -300,7 +299,6 @@ impl Answer {
 
     /// The owner refuses.
     pub(super) fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), FrameError> {
-        use prost::Message;
         let refusal = kind == PeerKind::Ask && header.flags == REPLY | FAILED;
         // The owner has all bytes, always.
         let later = kind == PeerKind::Ask && header.flags == REPLY && self.wanted.asker.is_some();
@@ -309,10 +307,10 @@ impl Answer {
             return Err(FrameError::OutOfPlace(header.kind));
         }
         if later {
-            v1::Ask::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+            let v1::Ask { .. } = decode(header, body)?;
             self.later = true;
         } else {
-            let failure = v1::Failure::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+            let failure: v1::Failure = decode(header, body)?;
             self.refused = Some(wire::failure(failure));
         }
         self.done = true;

@@ -141,23 +141,6 @@ fn one_pull_that_stands_still_changes_nothing() {
     assert_eq!(goodput.in_use, Transport::Tcp, "{goodput:?}");
 }
 
-#[test]
-fn small_tensors_follow_what_is_in_use_or_wished_and_no_trial() {
-    let (mut goodput, now) = (Goodput::default(), Instant::now());
-    pulls(&mut goodput, TRIAL_EVERY.0 as usize, now, 1e9, 4e8);
-    assert_eq!(chosen(&goodput, now), Transport::Quic, "a trial is due");
-    window(&mut goodput, Transport::Quic, now, 4e8);
-    assert!(!goodput.takes_quic());
-    let (mut wished, now) = (Goodput::default(), Instant::now());
-    window(&mut wished, Transport::Quic, now, 4e8);
-    assert!(wished.takes_quic());
-    wished.failed(Transport::Quic, now);
-    assert!(!wished.takes_quic());
-    let mut faster = Goodput::default();
-    pulls(&mut faster, 100, now, 1e8, 1e9);
-    assert!(faster.takes_quic());
-}
-
 /// A get of 64 MiB by `transport` that does not come within its five seconds.
 fn falls_short(goodput: &mut Goodput, transport: Transport, now: Instant) {
     let begun = goodput.began(transport, 64 * MIB, now);

@@ -2,8 +2,12 @@
 //! Plain data, behind the lock of whoever has it.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use tensorlane_memory::Block;
+
+use crate::peer::gpus::LentMemory;
 
 /// Number of times that one end of a connection is given a segment while it, or a client of it, still maps it: each
 /// costs a descriptor here. It asks again only after it has let go of the map itself. Beyond it tensors come another
@@ -23,6 +27,12 @@ pub(super) struct Lent {
     bytes: u64,
     /// Number of times that each segment was given since nobody there mapped it.
     given: HashMap<u32, u32>,
+    /// GPU memory that the other end maps, or is about to, by its call.
+    gpus: HashMap<u64, LentMemory>,
+    /// Number of calls that each allocation of it is kept for, by its descriptor here.
+    allocations: HashMap<i32, u32>,
+    /// Bytes of these allocations, each once.
+    gpu_bytes: u64,
     ended: bool,
 }
 
@@ -40,6 +50,43 @@ impl Lent {
         self.bytes += if *times == 1 { block.len() } else { 0 };
         self.left(before.as_ref());
         true
+    }
+
+    /// Keeps GPU memory for a call; false where all is over.
+    pub(super) fn keep_gpu(&mut self, call: u64, lent: &LentMemory) -> bool {
+        if self.ended {
+            return false;
+        }
+        self.remove_gpu(call);
+        let times = self.allocations.entry(lent.memory.as_raw_fd()).or_default();
+        *times += 1;
+        self.gpu_bytes += if *times == 1 { lent.bytes } else { 0 };
+        self.gpus.insert(call, lent.clone());
+        true
+    }
+
+    /// The descriptor of the GPU memory that is kept for a call.
+    pub(super) fn gpu(&self, call: u64) -> Option<Arc<OwnedFd>> {
+        self.gpus.get(&call).map(|lent| Arc::clone(&lent.memory))
+    }
+
+    /// Bytes of GPU memory that is kept, each allocation once; with this one, if it is not kept yet.
+    pub(super) fn gpu_bytes_with(&self, lent: Option<&LentMemory>) -> u64 {
+        let new = lent.filter(|lent| !self.allocations.contains_key(&lent.memory.as_raw_fd()));
+        self.gpu_bytes.saturating_add(new.map_or(0, |lent| lent.bytes))
+    }
+
+    /// Lets go of the GPU memory of a call.
+    pub(super) fn remove_gpu(&mut self, call: u64) {
+        let Some(lent) = self.gpus.remove(&call) else { return };
+        let descriptor = lent.memory.as_raw_fd();
+        if let Some(times) = self.allocations.get_mut(&descriptor) {
+            *times -= 1;
+            if *times == 0 {
+                self.allocations.remove(&descriptor);
+                self.gpu_bytes -= lent.bytes;
+            }
+        }
     }
 
     /// Takes the block of a call out.
@@ -77,6 +124,8 @@ impl Lent {
         self.ended = true;
         self.places.clear();
         self.bytes = 0;
+        // Nobody needs a witness of these: whoever maps them keeps them.
+        (self.gpus, self.allocations, self.gpu_bytes) = (HashMap::new(), HashMap::new(), 0);
         std::mem::take(&mut self.blocks)
     }
 
@@ -115,6 +164,28 @@ mod tests {
         assert!(lent.given.len() <= GIVEN_KEPT + 100, "{} of 10,000", lent.given.len());
         assert!((1..GIVEN_MAX).all(|_| lent.may_give(0, true)));
         assert!(!lent.may_give(0, true), "it was given often enough");
+    }
+
+    #[test]
+    fn an_allocation_of_a_gpu_counts_once_for_as_long_as_a_call_keeps_it() {
+        let lent_of = |bytes| {
+            let memory = rustix::fs::memfd_create("gpu", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            LentMemory { memory: Arc::new(memory), bytes }
+        };
+        let (mut lent, first, second) = (Lent::default(), lent_of(4096), lent_of(8192));
+        assert_eq!((lent.gpu_bytes_with(None), lent.gpu_bytes_with(Some(&first))), (0, 4096));
+        assert!(lent.keep_gpu(1, &first) && lent.keep_gpu(2, &first) && lent.keep_gpu(3, &second));
+        // A call that comes again has its memory once.
+        assert!(lent.keep_gpu(3, &second));
+        assert_eq!((lent.gpu_bytes_with(None), lent.gpu_bytes_with(Some(&first))), (12_288, 12_288));
+        assert!(lent.gpu(1).is_some() && lent.gpu(4).is_none());
+        lent.remove_gpu(1);
+        lent.remove_gpu(1);
+        assert_eq!(lent.gpu_bytes_with(None), 12_288);
+        lent.remove_gpu(2);
+        assert_eq!(lent.gpu_bytes_with(None), 8192);
+        lent.end();
+        assert!(lent.gpu(3).is_none() && lent.gpu_bytes_with(None) == 0 && !lent.keep_gpu(5, &first));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Knowledge that the reader has of the owner's segments: those that are here, those that calls wait for, and those to
 //! be asked for. Plain data, behind the lock of whoever has it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Time for which a segment without a tensor in use stays mapped. Mapping it again costs a round trip and, in every
@@ -18,6 +18,9 @@ pub(super) struct Maps<F> {
     /// Calls by the segment that they wait for.
     waiting: HashMap<u32, Vec<u64>>,
     to_ask: Vec<u32>,
+    /// Calls that wait for the descriptor of their GPU memory, each for its own.
+    on_gpu: HashSet<u64>,
+    gpus_to_ask: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -40,7 +43,14 @@ pub(in crate::peer) enum Found<F> {
 
 impl<F> Default for Maps<F> {
     fn default() -> Self {
-        Self { up: false, here: HashMap::new(), waiting: HashMap::new(), to_ask: Vec::new() }
+        Self {
+            up: false,
+            here: HashMap::new(),
+            waiting: HashMap::new(),
+            to_ask: Vec::new(),
+            on_gpu: HashSet::new(),
+            gpus_to_ask: Vec::new(),
+        }
     }
 }
 
@@ -54,8 +64,10 @@ impl<F: Clone> Maps<F> {
     pub(super) fn close(&mut self) -> (Vec<F>, Vec<u64>) {
         self.up = false;
         self.to_ask.clear();
+        self.gpus_to_ask.clear();
         let here = self.here.drain().map(|(_, here)| here.segment).collect();
-        (here, self.waiting.drain().flat_map(|(_, calls)| calls).collect())
+        let waiting = self.waiting.drain().flat_map(|(_, calls)| calls);
+        (here, waiting.chain(self.on_gpu.drain()).collect())
     }
 
     /// A call needs a segment.
@@ -85,6 +97,31 @@ impl<F: Clone> Maps<F> {
         if self.is_wanted(segment) && !self.to_ask.contains(&segment) {
             self.to_ask.push(segment);
         }
+    }
+
+    /// A call needs the descriptor of its GPU memory. False where none can be had.
+    pub(super) fn want_gpu(&mut self, call: u64) -> bool {
+        if self.up && self.on_gpu.insert(call) {
+            self.gpus_to_ask.push(call);
+        }
+        self.up
+    }
+
+    /// Calls whose descriptors are to be asked for now.
+    pub(super) fn asks_of_gpus(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.gpus_to_ask)
+    }
+
+    /// Notes that one of them could not be asked for.
+    pub(super) fn ask_gpu_again(&mut self, call: u64) {
+        if self.on_gpu.contains(&call) {
+            self.gpus_to_ask.push(call);
+        }
+    }
+
+    /// A descriptor has come, or will not. False where nobody asked for it.
+    pub(super) fn gpu_answered(&mut self, call: u64) -> bool {
+        self.on_gpu.remove(&call)
     }
 
     /// Returns whether somebody waits for a segment.
@@ -140,6 +177,21 @@ mod tests {
         maps.ask_again(8);
         maps.ask_again(8);
         assert_eq!(maps.asks(), vec![8]);
+    }
+
+    #[test]
+    fn a_descriptor_is_asked_for_once_a_call_and_no_other_is_taken() {
+        let mut maps = Maps::<char>::default();
+        assert!(!maps.want_gpu(1) && maps.asks_of_gpus().is_empty(), "they have not met");
+        maps.open();
+        assert!(maps.want_gpu(1) && maps.want_gpu(1) && maps.want_gpu(2));
+        assert_eq!((maps.asks_of_gpus(), maps.asks_of_gpus()), (vec![1, 2], vec![]));
+        maps.ask_gpu_again(2);
+        maps.ask_gpu_again(3);
+        assert_eq!(maps.asks_of_gpus(), [2]);
+        assert!(maps.gpu_answered(1) && !maps.gpu_answered(1) && !maps.gpu_answered(3));
+        assert_eq!(maps.close().1, [2], "who waits hears of the end");
+        assert!(!maps.gpu_answered(2));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use tensorlane_proto::{Failure, PeerName, Reason};
 use super::lanes::key::LaneKey;
 use super::{Suits, Transport, Way};
 use crate::peer::calls::PullCall;
+use crate::peer::gpus::LentMemory;
 use crate::peer::link::Link;
 use crate::peer::outbox::Outbox;
 use crate::peer::record_writer::OutgoingPull;
@@ -149,16 +150,34 @@ impl Shm {
         }
     }
 
-    /// Keeps the block of a map for as long as the other end may use it.
+    /// Keeps the block of a map, or its GPU memory, for as long as the other end may use it.
     pub(in crate::peer) fn keep(&self, bulk: &OutgoingPull) -> Result<(), SendError> {
         let mut lent = self.lent.lock();
-        let kept = bulk.source.block().is_none_or(|block| lent.keep(bulk.call, block));
+        let kept = match &bulk.gpu {
+            Some(memory) => lent.keep_gpu(bulk.call, memory),
+            None => bulk.source.block().is_none_or(|block| lent.keep(bulk.call, block)),
+        };
         if kept { Ok(()) } else { Err(SendError::Closed) }
     }
 
     /// Bytes that are lent on this connection.
     pub(in crate::peer) fn lent_bytes(&self) -> u64 {
         self.lent.lock().bytes_with(None)
+    }
+
+    /// Bytes of GPU memory that are lent on this connection.
+    pub(in crate::peer) fn lent_gpu_bytes(&self) -> u64 {
+        self.lent.lock().gpu_bytes_with(None)
+    }
+
+    /// Returns whether GPU memory may be lent to the peer: there is room for it in what that may have leased.
+    pub(in crate::peer) fn may_lend_gpu(&self, peer: &PeerName, memory: &LentMemory) -> bool {
+        let lent = self.lent.lock().gpu_bytes_with(Some(memory));
+        let may = self.node.may_lend_gpu(lent);
+        if !may && !self.said_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%peer, lent, "limits.gpuLentBytes is reached: the peer gets copies of what lies on GPUs");
+        }
+        may
     }
 
     /// Checks that a block may be lent: there is room for it in what may be lent to the peer, by this connection and those before.
@@ -179,6 +198,12 @@ impl Shm {
                 tracing::warn!(%peer, %failure, "no more memory is lent to the peer: it gets bytes instead");
             }
         })
+    }
+
+    /// A call of ours needs the descriptor of its GPU memory. False where none can be had. Called under the lock of the peer's
+    /// calls.
+    pub(in crate::peer) fn want_gpu(&self, call: u64) -> bool {
+        self.maps.lock().want_gpu(call)
     }
 
     /// A call of ours needs a segment. Called under the lock of the peer's calls.
@@ -253,6 +278,19 @@ impl Shm {
                     give_up(shared, link, calls, "the owner does not give the segment", None);
                 }
                 Heard::Frame(frame) => at_node::take(shared, link, socket, &frame)?,
+                Heard::WantGpu(call) => self.lend_gpu(socket, call)?,
+                Heard::Gpu { call, memory } => {
+                    if !self.maps.lock().gpu_answered(call) {
+                        return Err(NodeEnd::Wrong("it gave memory of a GPU that nobody asked for"));
+                    }
+                    let effects = link.peer.state.lock().mapped_on_gpu(call, link, memory);
+                    shared.perform(effects);
+                }
+                Heard::GpuGone(call) => {
+                    if self.maps.lock().gpu_answered(call) {
+                        give_up(shared, link, vec![call], "the owner does not give the memory", None);
+                    }
+                }
             }
         }
     }
@@ -276,6 +314,16 @@ impl Shm {
             return Ok(socket.send(Message::Gone { segment })?);
         };
         Ok(socket.give(segment, handle.bytes(), handle.reader_fd(), witness.as_fd())?)
+    }
+
+    /// Gives GPU memory that a head has lent to the other end.
+    fn lend_gpu(&self, socket: &MetSocket, call: u64) -> Result<(), NodeEnd> {
+        let memory = self.lent.lock().gpu(call);
+        match memory {
+            Some(memory) => socket.give_gpu(call, memory.as_fd())?,
+            None => socket.send(Message::GpuGone { call })?,
+        }
+        Ok(())
     }
 
     /// The talk is over.
@@ -346,7 +394,11 @@ impl Transport for Shm {
     }
 
     fn close(&self, call: u64, _end: Option<Vec<u8>>) -> Result<(), SendError> {
-        let block = self.lent.lock().remove(call);
+        let block = {
+            let mut lent = self.lent.lock();
+            lent.remove_gpu(call);
+            lent.remove(call)
+        };
         drop(block);
         Ok(())
     }
@@ -355,18 +407,23 @@ impl Transport for Shm {
     fn bring(&self, _call: u64, _deadline: Instant, _pull: &mut PullCall) {}
 
     fn tend(&self) -> Option<Instant> {
-        let asks = self.maps.lock().asks();
+        let (asks, on_gpus) = {
+            let mut maps = self.maps.lock();
+            (maps.asks(), maps.asks_of_gpus())
+        };
         let socket = self.meeting.lock().socket();
         if let Some(socket) = &socket {
+            let ask = |want, again: &dyn Fn(&mut Maps<Foreign>)| match socket.send(want) {
+                Ok(()) => {}
+                // The other end reads slowly: it is asked at the next look.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => again(&mut self.maps.lock()),
+                Err(_) => self.hang_up(),
+            };
             for segment in asks {
-                match socket.send(Message::Want { segment }) {
-                    Ok(()) => {}
-                    // The other end reads slowly: it is asked at the next look.
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        self.maps.lock().ask_again(segment);
-                    }
-                    Err(_) => self.hang_up(),
-                }
+                ask(Message::Want { segment }, &|maps| maps.ask_again(segment));
+            }
+            for call in on_gpus {
+                ask(Message::WantGpu { call }, &|maps| maps.ask_gpu_again(call));
             }
         }
         let now = Instant::now();

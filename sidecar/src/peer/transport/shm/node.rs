@@ -36,6 +36,8 @@ pub struct NodeConfig {
     pub arena: Arc<Arena>,
     /// Most bytes of it that one peer, with its clients, may keep at a time, also by connections that have ended.
     pub lent_max: u64,
+    /// Most bytes of GPU memory that one peer may have leased at a time.
+    pub gpu_lent_max: u64,
     /// Wire that is put before the sockets of others.
     #[cfg(test)]
     pub(in crate::peer) between: Option<Between>,
@@ -53,15 +55,16 @@ impl NodeConfig {
             directory,
             arena,
             lent_max,
+            gpu_lent_max: u64::MAX,
             #[cfg(test)]
             between: None,
         }
     }
 
-    /// The same, with another bound for each peer, in bytes.
+    /// Node with other bounds for each peer: bytes of the arena and of GPU memory.
     #[must_use]
-    pub fn lending(self, lent_max: u64) -> Self {
-        Self { lent_max, ..self }
+    pub fn lending(self, lent_max: u64, gpu_lent_max: u64) -> Self {
+        Self { lent_max, gpu_lent_max, ..self }
     }
 
     /// The socket of another sidecar was connected: what is said there is said here.
@@ -185,6 +188,11 @@ impl Node {
              limits.lentBytes is raised here"
         );
         Err(Failure::new(Reason::LimitExceeded, message))
+    }
+
+    /// Returns whether a peer may have so many bytes of GPU memory leased.
+    pub(super) fn may_lend_gpu(&self, bytes: u64) -> bool {
+        bytes <= self.config.gpu_lent_max
     }
 
     /// Name of our socket, if there is one.

@@ -5,6 +5,7 @@
 //!   kind | 0 0 0 | segment | bytes | memory: device, inode | witness: device, inode | tag      a frame's bytes
 //!      1       3         4       8                      16                       16    32
 //! ```
+//! Messages of GPU memory have the number of a call in place of bytes, and neither segment nor witness.
 //! The tag is of the number of the message among those of its end, of what is before it, and of the frame. Descriptors cannot be
 //! tagged: a segment says which files they are, and they are looked at as they come.
 
@@ -29,6 +30,8 @@ const BYTES: usize = SAID + key::BYTES;
 /// Longest frame: of a size that the kernel takes whole or not at all, so that what several threads send does not mix. The head
 /// of a tensor with all the metadata that it may have is shorter.
 pub(super) const FRAME_MAX: usize = 32 << 10;
+/// No file.
+const NONE: FileId = FileId { device: 0, inode: 0 };
 /// Time that a message that waits for room in the socket may take.
 const STALL: Duration = Duration::from_secs(2);
 
@@ -43,6 +46,12 @@ pub(super) enum Message {
     Gone { segment: u32 },
     /// A frame of so many bytes follows, as on the control connection.
     Frame { bytes: u32 },
+    /// The reader needs the GPU memory that the head of this call has lent.
+    WantGpu { call: u64 },
+    /// Here it is, and which file its descriptor is.
+    Gpu { call: u64, memory: FileId },
+    /// GPU memory that is not to be had.
+    GpuGone { call: u64 },
 }
 
 /// Message that came, with all that belongs to it.
@@ -56,6 +65,12 @@ pub(super) enum Heard {
     Gone(u32),
     /// Frame as on the control connection.
     Frame(Vec<u8>),
+    /// The other end needs the GPU memory of a call.
+    WantGpu(u64),
+    /// GPU memory of the owner's, whose descriptor is the file that it said.
+    Gpu { call: u64, memory: OwnedFd },
+    /// GPU memory that is not to be had.
+    GpuGone(u64),
 }
 
 /// Reason for which the talk is over.
@@ -78,6 +93,9 @@ pub(super) enum NodeEnd {
         "the {what} of segment {segment} came as {came}, and the owner said {said}: somebody stands between"
     )]
     OtherFile { what: &'static str, segment: u32, came: FileId, said: FileId },
+    /// Descriptor of GPU memory that is another file than was said.
+    #[error("GPU memory came as {came}, and the owner said {said}: somebody stands between")]
+    OtherMemory { came: FileId, said: FileId },
     /// Frame that may not be sent, or not there.
     #[error("{0}")]
     Frame(String),
@@ -110,14 +128,14 @@ impl NodeEnd {
             Self::Wrong(_) | Self::Frame(_) => "protocol",
             Self::Forged => "forged",
             Self::Segment(_) => "segment",
-            Self::OtherFile { .. } => "other_file",
+            Self::OtherFile { .. } | Self::OtherMemory { .. } => "other_file",
             Self::Socket(_) => "socket",
         }
     }
 
     /// Returns whether memory was refused that came in the owner's name.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Segment(_) | Self::OtherFile { .. })
+        matches!(self, Self::Segment(_) | Self::OtherFile { .. } | Self::OtherMemory { .. })
     }
 }
 
@@ -125,12 +143,14 @@ impl NodeEnd {
 
 impl Message {
     fn encode(self) -> [u8; SAID] {
-        const NONE: FileId = FileId { device: 0, inode: 0 };
         let (kind, segment, bytes, memory, witness) = match self {
             Self::Want { segment } => (1, segment, 0, NONE, NONE),
             Self::Segment { segment, bytes, memory, witness } => (2, segment, bytes, memory, witness),
             Self::Gone { segment } => (3, segment, 0, NONE, NONE),
             Self::Frame { bytes } => (4, 0, u64::from(bytes), NONE, NONE),
+            Self::WantGpu { call } => (5, 0, call, NONE, NONE),
+            Self::Gpu { call, memory } => (6, 0, call, memory, NONE),
+            Self::GpuGone { call } => (7, 0, call, NONE, NONE),
         };
         let mut message = [0; SAID];
         message[0] = kind;
@@ -151,12 +171,15 @@ impl Message {
         let bytes = word();
         let mut file = || FileId { device: word(), inode: word() };
         let (memory, witness) = (file(), file());
-        let has_no_file = [memory, witness] == [FileId { device: 0, inode: 0 }; 2];
+        let has_no_file = [memory, witness] == [NONE; 2];
         match (kind, bytes, has_no_file) {
             (1, 0, true) => Some(Self::Want { segment }),
             (2, bytes, _) if bytes > 0 => Some(Self::Segment { segment, bytes, memory, witness }),
             (3, 0, true) => Some(Self::Gone { segment }),
             (4, 1..=MOST, true) if segment == 0 => Some(Self::Frame { bytes: bytes as u32 }),
+            (5, call, true) if segment == 0 && call > 0 => Some(Self::WantGpu { call }),
+            (6, call, _) if segment == 0 && call > 0 && witness == NONE => Some(Self::Gpu { call, memory }),
+            (7, call, true) if segment == 0 && call > 0 => Some(Self::GpuGone { call }),
             _ => None,
         }
     }
@@ -192,6 +215,12 @@ impl MetSocket {
         let files = (FileId::of(memory)?, FileId::of(witness)?);
         let message = Message::Segment { segment, bytes, memory: files.0, witness: files.1 };
         self.send_whole(message, &[], &[memory, witness], true)
+    }
+
+    /// Sends GPU memory; waits for a while where there is no room.
+    pub(super) fn give_gpu(&self, call: u64, memory: BorrowedFd<'_>) -> io::Result<()> {
+        let message = Message::Gpu { call, memory: FileId::of(memory)? };
+        self.send_whole(message, &[], &[memory], true)
     }
 
     /// Sends a frame, in one piece: without waiting where nothing is lost by that, else for a while.
@@ -298,6 +327,12 @@ fn heard(message: Message, frame: Vec<u8>, mut fds: Vec<OwnedFd>) -> Result<Hear
             check_file(&second, "witness", segment, witness)?;
             Ok(Heard::Segment { segment, bytes, memory: first, witness: second })
         }
+        (Message::Gpu { call, memory }, None, Some(only)) => match FileId::of(&only)? {
+            came if came == memory => Ok(Heard::Gpu { call, memory: only }),
+            came => Err(NodeEnd::OtherMemory { came, said: memory }),
+        },
+        (Message::WantGpu { call }, None, None) => Ok(Heard::WantGpu(call)),
+        (Message::GpuGone { call }, None, None) => Ok(Heard::GpuGone(call)),
         (Message::Want { segment }, None, None) => Ok(Heard::Want(segment)),
         (Message::Gone { segment }, None, None) => Ok(Heard::Gone(segment)),
         (Message::Frame { .. }, None, None) => Ok(Heard::Frame(frame)),
@@ -334,6 +369,9 @@ mod tests {
             Message::Segment { segment: u32::MAX, bytes: 1 << 40, memory: FILE, witness: FILE },
             Message::Gone { segment: 0 },
             Message::Frame { bytes: FRAME_MAX as u32 },
+            Message::WantGpu { call: u64::MAX },
+            Message::Gpu { call: 1, memory: FILE },
+            Message::GpuGone { call: 1 },
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
             for at in 0..4 {
@@ -394,6 +432,24 @@ mod tests {
         assert!(matches!(b.receive(), Err(NodeEnd::Wrong(_))));
         drop(a);
         assert!(matches!(b.receive(), Err(NodeEnd::Closed)));
+    }
+
+    #[test]
+    fn gpu_memory_comes_with_the_one_descriptor_that_was_said_and_no_other() {
+        let of = |name| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let (memory, other) = (of("memory"), of("other"));
+        let said = Message::Gpu { call: 7, memory: FileId::of(&memory).unwrap() };
+        let given = |fds: &[&OwnedFd]| {
+            let (a, b) = pair();
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            a.send_whole(said, &[], &fds, true).unwrap();
+            b.receive()
+        };
+        assert!(matches!(given(&[&memory]), Ok(Heard::Gpu { call: 7, .. })));
+        assert!(matches!(given(&[&other]), Err(NodeEnd::OtherMemory { .. })));
+        for wrong in [vec![], vec![&memory, &memory], vec![&memory, &memory, &memory]] {
+            assert!(matches!(given(&wrong), Err(NodeEnd::Wrong(_))), "{} descriptors", wrong.len());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,7 +15,6 @@ use tensorlane_proto::generated as v1;
 use super::super::Lanes;
 use super::super::bind::{self, progress};
 use super::super::key::{LaneName, Nonce, Role, nonce};
-use super::calls::{self, Asks};
 use super::flow::Flow;
 use super::wire::{Cut, QuicWire};
 use super::{LINGER, QuicEndpoint};
@@ -42,8 +41,6 @@ pub(in crate::peer) struct QuicConnection {
     /// Bytes that each lane should have asked for, as far as that is known.
     ahead: AtomicU64,
     lanes: usize,
-    /// Somebody has asked or answered on it since it was last looked at.
-    called: AtomicBool,
 }
 
 struct State {
@@ -59,14 +56,6 @@ struct State {
     flow: Flow,
     /// True if pulls of ours are under way.
     expects: bool,
-    /// Questions of ours on the present connection.
-    asks: Option<Arc<Asks>>,
-    /// Number of questions of ours without an answer.
-    unanswered: usize,
-    /// The connection on which we answer.
-    answers: Option<usize>,
-    /// Streams for questions so far.
-    asked_on: u64,
     ended: bool,
 }
 
@@ -74,20 +63,7 @@ impl State {
     /// Takes the connection away, with what was counted on it.
     fn take(&mut self) -> Option<Connection> {
         self.flow.begin();
-        (self.asks, self.unanswered, self.answers) = (None, 0, None);
         self.connection.take()
-    }
-
-    fn is_present(&self, id: usize) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.stable_id() == id)
-    }
-
-    fn expect(&mut self, expects: bool) {
-        let Self { connection, flow, .. } = self;
-        if let Some(connection) = connection {
-            flow.tell(connection, expects);
-        }
-        self.expects = expects;
     }
 }
 
@@ -147,14 +123,10 @@ impl QuicConnection {
             unused: None,
             flow: Flow::new(lanes, endpoint.spare()),
             expects: false,
-            asks: None,
-            unanswered: 0,
-            answers: None,
-            asked_on: 0,
             ended: false,
         };
-        let (dialing, ahead, called) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Self { endpoint, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1), called }
+        let (dialing, ahead) = (Mutex::default(), AtomicU64::new(0));
+        Self { endpoint, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1) }
     }
 
     fn live(&self) -> Option<Connection> {
@@ -199,75 +171,20 @@ impl QuicConnection {
     /// have been replaced already.
     pub(in crate::peer) fn distrust(&self, id: usize) {
         let mut state = self.state.lock();
-        let connection = if state.is_present(id) { state.take() } else { None };
+        let is_present = state.connection.as_ref().is_some_and(|present| present.stable_id() == id);
+        let connection = if is_present { state.take() } else { None };
         drop(state);
         drop(Closing(connection));
     }
 
-    /// Pulls of ours come on it, or none do but what was asked for in calls.
+    /// Pulls of ours come on it, or none do.
     pub(in crate::peer) fn expect(&self, pulls: bool) {
         let mut state = self.state.lock();
-        let expects = pulls || state.unanswered > 0;
-        state.expect(expects);
-    }
-
-    /// A stream for questions of ours is there; none where another one is, or it is of another connection than the present one.
-    pub(super) fn begin_asks(&self, connection: usize) -> Option<Arc<Asks>> {
-        let mut state = self.state.lock();
-        if !state.is_present(connection) || state.asks.is_some() {
-            return None;
+        let State { connection, flow, expects, .. } = &mut *state;
+        if let Some(connection) = connection {
+            flow.tell(connection, pulls);
         }
-        state.asked_on += 1;
-        let asks = Asks::new(state.asked_on);
-        state.asks = Some(Arc::clone(&asks));
-        Some(asks)
-    }
-
-    /// Ends the stream of our questions.
-    pub(super) fn asks_over(&self, id: u64) {
-        let mut state = self.state.lock();
-        if state.asks.as_ref().is_some_and(|asks| asks.id() == id) {
-            (state.asks, state.unanswered) = (None, 0);
-        }
-    }
-
-    /// Asks on QUIC, and by which stream; gives the question back where there is none. Called under the lock of the peer's calls.
-    pub(in crate::peer) fn ask(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>> {
-        let mut state = self.state.lock();
-        let Some(asks) = &state.asks else { return Err(frame) };
-        let id = asks.push(call, frame, deadline)?;
-        state.unanswered += 1;
-        state.expect(true);
-        drop(state);
-        self.called();
-        Ok(id)
-    }
-
-    /// A question of ours has its answer.
-    pub(super) fn answered(&self) {
-        let mut state = self.state.lock();
-        state.unanswered = state.unanswered.saturating_sub(1);
-    }
-
-    /// A stream for questions of the other end is there. False: as with ours.
-    pub(super) fn begin_answers(&self, connection: usize) -> bool {
-        let mut state = self.state.lock();
-        let begins = state.is_present(connection) && state.answers.is_none();
-        if begins {
-            state.answers = Some(connection);
-        }
-        begins
-    }
-
-    /// Ends the answers on a connection.
-    pub(super) fn answers_over(&self, connection: usize) {
-        let mut state = self.state.lock();
-        state.answers = state.answers.filter(|present| *present != connection);
-    }
-
-    /// Somebody asks on it.
-    pub(super) fn called(&self) {
-        self.called.store(true, Ordering::Relaxed);
+        *expects = pulls;
     }
 
     /// Bytes that each lane should have asked for, so that the link is full. Nothing where nothing was measured.
@@ -295,7 +212,6 @@ impl QuicConnection {
     /// Looks whether the other end has moved, whether it is still there, and whether anybody needs it. What goes out while
     /// nothing comes is what QUIC sends again and again, and it would be kept for ever. `used`: a lane is on it.
     pub(in crate::peer) fn look(&self, counters: &Counters, progress: Duration, used: bool) {
-        let used = self.called.swap(false, Ordering::Relaxed) || used;
         let mut state = self.state.lock();
         let State { connection: Some(connection), flow, expects, .. } = &mut *state else { return };
         let (address, stats) = (connection.remote_address(), connection.stats());
@@ -379,7 +295,6 @@ impl QuicConnection {
         }
         closing.0 = None;
         shared.counters.quic_opened.add("us");
-        calls::open(shared, link, &connection);
         Ok(connection)
     }
 
@@ -419,7 +334,7 @@ pub(super) fn arrived(
     wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default())?;
     drop(guard);
     while let Ok(streams) = endpoint.wait(connection.accept_bi()) {
-        lane_arrived(shared, endpoint, &link, &connection, streams);
+        lane_arrived(shared, endpoint, &link, connection.stable_id(), streams);
     }
     Ok(())
 }
@@ -442,25 +357,23 @@ fn link_of(shared: &Shared, claim: &Claim, hello: &v1::LaneHello) -> Result<Arc<
     Err(refused)
 }
 
-/// Gives a stream that came in a thread, which finds out which lane it is and runs it.
+/// Gives a stream that came in on a connection a thread, which finds out which lane it is and runs it.
 fn lane_arrived(
     shared: &Arc<Shared>,
     endpoint: &Arc<QuicEndpoint>,
     link: &Arc<Link>,
-    connection: &Connection,
+    connection: usize,
     streams: (SendStream, RecvStream),
 ) {
     let (on_thread, endpoint, link) = (Arc::clone(shared), Arc::clone(endpoint), Arc::clone(link));
-    let connection = connection.clone();
     shared.spawn("tl-quic-lane", move || {
         let most = on_thread.config.handshake;
         let wire = QuicWire::new(endpoint, streams, progress(&on_thread));
-        if let Err(refused) =
-            bind::arrived_stream(&on_thread, &link, &connection, wire, Instant::now() + most)
+        if let Err(refused) = bind::arrived_stream(&on_thread, &link, connection, wire, Instant::now() + most)
         {
             let refused = refused.after(most);
             on_thread.count_refusal(&refused);
-            tracing::debug!(peer = %link.peer.name, %refused, "a stream is neither a lane nor for calls");
+            tracing::debug!(peer = %link.peer.name, %refused, "a lane on QUIC was refused");
         }
     });
 }

@@ -1,6 +1,6 @@
 //! Way `quic`: lanes that are streams of one QUIC connection. What a lane carries and who takes which piece is as on every
 //! other lane; this module knows the UDP socket (`endpoint`), the connection of a pair (`connection`), how much of it may be under way
-//! (`flow`), a stream (`wire`), and that small tensors are asked for on two of them (`calls`).
+//! (`flow`), and a stream (`wire`).
 //!
 //! ```text
 //!   QuicEndpoint (one a sidecar: UDP socket, runtime, its threads) ── QuicConnection (one a control connection) ── QuicWire (one a lane)
@@ -18,7 +18,6 @@ use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, Va
 use socket2::SockRef;
 use tensorlane_proto::frame::{LANES_MAX, PIECE_BYTES_MAX};
 
-pub(super) mod calls;
 pub(super) mod connection;
 mod endpoint;
 mod flow;
@@ -60,7 +59,7 @@ const SPARE: u64 = 64 << 20;
 /// The window of whoever has not bound yet, and until the first pull of ours: nobody may fill memory with what was not asked
 /// for.
 const NARROW_WINDOW: u32 = 64 << 10;
-/// Time for which a connection stays after the last lane on it ended, and the last call.
+/// Time for which a connection stays after the last lane on it ended.
 const LINGER: Duration = Duration::from_secs(30);
 /// Time for which nothing may go out from the side that dialed before it says something, while the connection is up:
 /// where its address has changed on the way, the other end learns the new one by it. Less than the 2 seconds that a
@@ -100,8 +99,8 @@ fn transport(idle: Duration, window: u32) -> TransportConfig {
     probing.upper_bound(DATAGRAM_MAX).black_hole_cooldown(SEARCHED_AGAIN);
     let mut config = TransportConfig::default();
     config
-        // A stream that binds, those for calls, and the lanes of both directions, each of which may be replaced.
-        .max_concurrent_bidi_streams(VarInt::from_u32(1 + 2 + 4 * LANES_MAX as u32))
+        // A stream that binds, and the lanes of both directions, each of which may be replaced.
+        .max_concurrent_bidi_streams(VarInt::from_u32(1 + 4 * LANES_MAX as u32))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
         .stream_receive_window(VarInt::from_u32(WINDOW_MAX as u32))

@@ -1,4 +1,4 @@
-//! A lane, or a stream for calls, of a QUIC connection: the same frames as in TLS, sealed and numbered by QUIC.
+//! A lane of a QUIC connection: the same frames as in TLS, sealed and numbered by QUIC.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use prost::Message;
-use quinn::{ReadError, RecvStream, SendStream, WriteError, Written};
+use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 use tokio::sync::watch;
@@ -53,20 +53,6 @@ enum Waited<T> {
     Done(T),
     Cut,
     Late,
-}
-
-/// Amount that moved in a turn.
-pub(super) enum Moved {
-    In,
-    Out,
-    Nothing,
-}
-
-/// Event that was first.
-enum Turn {
-    Came(Result<Option<usize>, ReadError>),
-    Went(Result<Written, WriteError>),
-    Woken,
 }
 
 /// Waits for `work`, the lane's end, or that long.
@@ -119,11 +105,7 @@ impl QuicWire {
     }
 
     /// Looks at what came, until the sink has what it wants.
-    pub(super) fn parse<S: Sink>(
-        &mut self,
-        sink: &mut S,
-        has_all: impl Fn(&S) -> bool,
-    ) -> Result<(), S::Error> {
+    fn parse<S: Sink>(&mut self, sink: &mut S, has_all: impl Fn(&S) -> bool) -> Result<(), S::Error> {
         while !has_all(sink)
             && let Some(run) = self.came.front_mut()
         {
@@ -151,63 +133,6 @@ impl QuicWire {
             rest = &mut now[written.chunks..];
         }
         Ok(())
-    }
-
-    /// Sends of `out` what the window takes, or takes what comes, whichever is first; or waits to be woken, or that long.
-    pub(super) fn turn(
-        &mut self,
-        out: &mut Vec<Bytes>,
-        woken: impl Future<Output = ()>,
-        most: Option<Duration>,
-    ) -> Result<Moved, LaneEnd> {
-        let Self { endpoint, send, receive, room, cut, .. } = self;
-        let has_more = !out.is_empty();
-        let moved = async {
-            // Not in an order: neither answers nor questions are to wait for the others to end. None of them loses bytes where
-            // another one is first.
-            tokio::select! {
-                came = receive.read_chunks(&mut room[..]) => Turn::Came(came),
-                went = send.write_chunks(&mut out[..]), if has_more => Turn::Went(went),
-                () = woken => Turn::Woken,
-            }
-        };
-        match endpoint.wait(wait(moved, cut, most)) {
-            Waited::Done(Turn::Came(Ok(Some(runs)))) => {
-                self.came.extend(self.room[..runs].iter_mut().map(std::mem::take));
-                Ok(Moved::In)
-            }
-            Waited::Done(Turn::Went(Ok(written))) => {
-                out.drain(..written.chunks);
-                Ok(Moved::Out)
-            }
-            Waited::Done(
-                Turn::Came(Err(ReadError::ConnectionLost(error)))
-                | Turn::Went(Err(WriteError::ConnectionLost(error))),
-            ) => Err(lost(error)),
-            Waited::Done(Turn::Came(_) | Turn::Went(Err(_))) | Waited::Cut => Err(LaneEnd::Closed),
-            Waited::Done(Turn::Woken) | Waited::Late => Ok(Moved::Nothing),
-        }
-    }
-
-    /// Waits until the sink has what it wants: its control connection sees to it that nobody waits here for a peer that is gone.
-    pub(super) fn next_frame<S: Sink, E: From<S::Error> + From<LaneEnd>>(
-        &mut self,
-        sink: &mut S,
-        has_all: impl Fn(&S) -> bool,
-    ) -> Result<(), E> {
-        loop {
-            self.parse(sink, &has_all)?;
-            if has_all(sink) {
-                return Ok(());
-            }
-            self.take(None)?;
-        }
-    }
-
-    /// Answers with a frame in parts.
-    pub(super) fn reply(&mut self, chunks: &mut [Bytes]) -> Result<(), LaneEnd> {
-        let bytes: usize = chunks.iter().map(Bytes::len).sum();
-        self.write(chunks, Taking::begin(bytes as u64, self.progress))
     }
 
     fn send(&mut self, frame: Vec<u8>) -> Result<(), LaneEnd> {
@@ -294,10 +219,12 @@ impl Wire for QuicWire {
     fn next_ask(&mut self) -> Result<Ask, LaneEnd> {
         loop {
             let mut sink = AskSink(None);
-            self.next_frame::<_, LaneEnd>(&mut sink, |sink| sink.0.is_some())?;
+            self.parse(&mut sink, |sink| sink.0.is_some())?;
             if let Some(ask) = sink.0 {
                 return Ok(ask);
             }
+            // Its control connection sees to it that nobody waits here for a peer that is gone.
+            self.take(None)?;
         }
     }
 

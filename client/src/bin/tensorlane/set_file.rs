@@ -1,0 +1,153 @@
+//! Sets in safetensors files: `set put FILE.safetensors` and `set get NAME --to FILE.safetensors`.
+//!
+//! ```text
+//!   set                             file
+//!     next/reward   tensor    -->     "next.reward"
+//!     label         value     -->     __metadata__: {"label": JSON, or the text itself where it is no JSON}
+//! ```
+//! A file has no trees: what is put from one has its names as keys, `next.reward`, and no batch shape.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use tensorlane_client::{Client, Tensor};
+use tensorlane_proto::Layout;
+use tensorlane_proto::set::{Node, Tree, beyond_64_bits};
+
+use crate::args::Put;
+use crate::file::{self, Header};
+use crate::get;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::put::{self, Done};
+use crate::set::StagedSet;
+use crate::sink::Sink;
+use crate::source::Source;
+
+/// Ending of the names of files that are of this format.
+const ENDING: &str = "safetensors";
+
+/// Returns whether a path means a file of this format, by the end of its name. A directory may be called so.
+pub(crate) fn is_meant(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == ENDING) && !path.is_dir()
+}
+
+/// Puts every tensor of a file, for a set that is published next.
+pub(crate) fn stage(client: &Client, output: &Output, path: &Path, checksum: bool) -> Result<StagedSet> {
+    let source = Source::open(path)?;
+    let header = Header::read(&source)?;
+    let mut entries = Vec::with_capacity(header.entries.len() + header.metadata.len());
+    let args = Put {
+        file: path.to_owned(),
+        name: None,
+        replace: false,
+        keep: None,
+        uses: 1,
+        checksum,
+        strict: false,
+    };
+    let (done, progress) = put::all_of(client, output, &args, &source, &header.entries)?;
+    let (mut leaves, mut leases) = (Vec::with_capacity(done.len()), Vec::with_capacity(done.len()));
+    for Done { entry, reference, lease, .. } in done {
+        entries.push((entry.name.clone(), Node::Tensor(reference)));
+        leaves.push((entry.name, entry.layout));
+        leases.extend(lease);
+    }
+    entries.extend(header.metadata.into_iter().map(|(key, text)| (key, Node::Value(value(text)))));
+    let tree = Tree { entries, ..Tree::default() };
+    tree.check()?;
+    Ok(StagedSet { tree, leaves, progress, _leased: Box::new(leases) })
+}
+
+/// Writes a set into a file, which appears under its name when it is whole.
+pub(crate) fn write(tree: &Tree<Tensor>, to: &Path, replace: bool, progress: &mut Progress) -> Result<()> {
+    if to.exists() && !replace {
+        bail!("{} exists; name another file, or replace it (--replace)", to.display());
+    }
+    let (mut tensors, metadata) = flat(tree)?;
+    tensors.sort_by(|(one, (_, first)), (other, (_, second))| {
+        file::order(one, first).cmp(&file::order(other, second))
+    });
+    let described: Vec<(&str, &Layout)> =
+        tensors.iter().map(|(name, (_, layout))| (name.as_str(), layout)).collect();
+    let header = Header::write(&described, &metadata)?;
+    let mut sink = Sink::create(to)?;
+    sink.write(&header)?;
+    for (name, (tensor, _)) in &tensors {
+        get::copy(tensor, name, Some(&mut sink), progress)?;
+    }
+    sink.finish()
+}
+
+/// A tensor by its name in the file, with its layout there.
+type Named<'a> = (String, (&'a Tensor, Layout));
+
+/// Tensors and values of a tree by their dotted paths, of which no two are the same.
+fn flat(tree: &Tree<Tensor>) -> Result<(Vec<Named<'_>>, BTreeMap<String, String>)> {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    let (mut tensors, mut metadata) = (Vec::new(), BTreeMap::new());
+    for (path, node) in tree.nodes() {
+        let name = path.join(".");
+        if matches!(node, Node::Tree(_)) {
+            continue;
+        }
+        if let Some(other) = paths.insert(name.clone(), path.join("/")) {
+            bail!(
+                "{other} and {} would both be {name:?} in the file, which has no trees; write a directory, or rename one",
+                path.join("/")
+            );
+        }
+        match node {
+            Node::Tensor(tensor) => {
+                let layout = tensor.descriptor().layout.clone();
+                tensors.push((name, (tensor, layout.packed())));
+            }
+            Node::Value(value) => drop(metadata.insert(name, text(&value))),
+            Node::Tree(_) => {}
+        }
+    }
+    Ok((tensors, metadata))
+}
+
+/// Text of a value in a file: JSON, but for a string that is none, which other programs read as it is.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) if self::value(text.clone()) == *value => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+/// The value that a text of a file is: what it says as JSON, else the text.
+fn value(text: String) -> Value {
+    match serde_json::from_str(&text) {
+        Ok(value) if beyond_64_bits(&text).is_none() => value,
+        _ => Value::String(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_comes_back_from_its_text_and_plain_text_stays_what_others_read() {
+        for one in [json!("pt"), json!("7"), json!("null"), json!(7), json!([1, {"a": null}]), json!("")] {
+            assert_eq!(value(text(&one)), one, "{one}");
+        }
+        assert_eq!((text(&json!("pt")), text(&json!("7"))), ("pt".to_owned(), "\"7\"".to_owned()));
+        assert_eq!(value("18446744073709551616".to_owned()), json!("18446744073709551616"));
+    }
+
+    #[test]
+    fn a_path_means_a_file_by_its_end_unless_it_is_a_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_meant(&folder.path().join("m.safetensors")));
+        assert!(!is_meant(&folder.path().join("m")) && !is_meant(Path::new("safetensors")));
+        std::fs::create_dir(folder.path().join("d.safetensors")).unwrap();
+        assert!(!is_meant(&folder.path().join("d.safetensors")));
+    }
+}

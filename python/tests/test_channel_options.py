@@ -1,0 +1,131 @@
+"""Lists of peers that may read a channel and connect a pipe, readers that are evicted, and readers that follow a name."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import tensorlane
+import tensorlane.aio
+
+from conftest import until
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name
+
+
+def fill(writer: tensorlane.ChannelWriter) -> int:
+    """Writes until a reader holds the writer up: the number of that."""
+    for _ in range(100):
+        try:
+            writer.write(b"x", timeout=0)
+        except tensorlane.Error as blocked:
+            assert blocked.reason == "BLOCKED_BY"
+            return int(blocked.details["reader"])
+    raise AssertionError("nobody holds the writer up")
+
+
+def test_other_peers_read_and_connect_as_they_are_named(clients, name):
+    there, here = clients
+    for patterns, allowed in ((["node-0", "x*"], False), ([], False), (("node-*",), True)):
+        with there.channel_writer(name, readers=patterns) as writer, there.channel_reader(name) as own:
+            if allowed:
+                with here.channel_reader(f"node-0/{name}") as reader:
+                    writer.write(b"to both")
+                    assert reader.read().value == b"to both"
+            else:
+                with pytest.raises(tensorlane.Refused) as refused:
+                    here.channel_reader(f"node-0/{name}")
+                assert refused.value.reason == "PERMISSION_DENIED" and refused.value.details["peer"] == "node-1"
+                writer.write(b"to its own pod")
+            assert own.read().value.startswith(b"to ")
+            assert there.channels(name)[0]["allowed"] == list(patterns)
+        with there.listen(name, allow=patterns) as listener:
+            if allowed:
+                with here.connect_pipe(f"node-0/{name}"):
+                    assert listener.accept(timeout=20).peer == "node-1"
+            else:
+                with pytest.raises(tensorlane.Refused):
+                    here.connect_pipe(f"node-0/{name}")
+
+
+def test_one_pattern_alone_is_refused_with_what_was_meant(client, name):
+    for call in (lambda: client.channel_writer(name, readers="rollout-*"), lambda: client.listen(name, allow="rollout-*")):
+        with pytest.raises(TypeError, match=r"give \['rollout-\*'\]"):
+            call()
+    with pytest.raises(TypeError, match="no list of texts"):
+        client.channel_writer(name, readers=7)
+
+
+def test_a_reader_is_evicted_by_hand_and_in_time_and_keeps_its_arrays(client, name):
+    with client.channel_writer(name, evictable=True) as writer, client.channel_reader(name) as slow:
+        writer.write(np.arange(100))
+        held = slow.read().value.numpy()
+        writer.evict(fill(writer))
+        for number in range(50):
+            writer.write(np.full(100, number), timeout=20)
+        assert writer.readers == 0 and (held == np.arange(100)).all()
+        with pytest.raises(tensorlane.Error) as evicted:
+            slow.read()
+        assert evicted.value.reason == "EVICTED"
+        assert [reader["evicted"] for reader in client.channels(name)[0]["readers"]] == [True]
+    with client.channel_writer(f"{name}-2", evict_after=0.2) as writer, client.channel_reader(f"{name}-2") as slow:
+        for _ in range(20):
+            writer.write(b"x", timeout=20)
+        with pytest.raises(tensorlane.Error) as evicted:
+            slow.read()
+        assert evicted.value.reason == "EVICTED"
+    with client.channel_writer(f"{name}-3") as writer, pytest.raises(tensorlane.Invalid, match="evictable"):
+        writer.evict(1)
+
+
+def test_a_reader_that_follows_counts_epochs_and_waits_within_its_timeout(client, name):
+    with client.channel_writer(name) as writer:
+        reader = client.channel_reader(name, follow=True)
+        writer.write(b"0")
+    assert (reader.read().epoch, reader.epoch) == (0, 0)
+    with pytest.raises(tensorlane.Timeout):
+        reader.read(timeout=0.2)
+    for epoch in (1, 2):
+        with client.channel_writer(name) as writer:
+            writer.write(str(epoch).encode())
+            message = reader.read(timeout=20)
+            assert (message.epoch, message.sequence, message.value, message.dropped) == (epoch, 0, str(epoch).encode(), 0)
+            del message
+    reader.close()
+    with pytest.raises(tensorlane.Error) as closed:
+        reader.read()
+    assert closed.value.reason == "CHANNEL_ENDED"
+    until("nothing is left", lambda: not client.channels(name))
+
+
+def test_an_awaited_reader_follows_and_an_awaited_writer_evicts(sidecar, name):
+    async def run() -> None:
+        async with await tensorlane.aio.connect(sidecar.directory) as client:
+            async with await client.channel_writer(name) as writer:
+                reader = await client.channel_reader(name, follow=True)
+                await writer.write(b"0")
+            assert (await reader.read()).epoch == 0
+            async with await client.channel_writer(name, evictable=True) as writer:
+                await writer.write(b"1")
+                assert (await reader.read(timeout=20)).epoch == reader.epoch == 1
+                with pytest.raises(tensorlane.Error, match="no reader 999"):
+                    await writer.evict(999)
+            await reader.close()
+
+    asyncio.run(run())
+
+
+def test_a_map_is_insisted_on_by_its_name(clients, name):
+    there, here = clients
+    with there.channel_writer(name), there.channel_reader(name, require="zero_copy,same_node") as own:
+        assert own.route == "local"
+        with pytest.raises(tensorlane.Error) as refused:
+            here.channel_reader(f"node-0/{name}", require="zero_copy")
+        assert refused.value.reason == "REQUIREMENT_NOT_MET"
+        with pytest.raises(tensorlane.Invalid, match="zero_copy, same_node and encrypted"):
+            here.channel_reader(f"node-0/{name}", require="fast")
