@@ -56,7 +56,7 @@ pub struct NodeDirectory {
 /// File system that stands at a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// That of the directory above it.
+    /// File system of the directory above it.
     None,
     /// One in memory, of this size.
     InMemory(FileSystem),
@@ -85,11 +85,11 @@ pub enum DirectoryError {
     Kernel {
         /// The directory.
         path: PathBuf,
-        /// What was tried.
+        /// Attempt that failed.
         what: &'static str,
         /// Cause.
         source: io::Error,
-        /// What to do, after a colon.
+        /// Remedy, after a colon.
         hint: &'static str,
     },
 }

@@ -207,7 +207,7 @@ fn every_toggle_adds_or_takes_away_its_objects_alone() {
     }
 }
 
-/// What `kubectl tensorlane check` prints is what the chart makes.
+/// Policy that `kubectl tensorlane check` prints, compared with the one that the chart makes.
 #[test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn the_policy_that_a_check_prints_is_that_of_the_chart() {

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -194,9 +195,16 @@ def test_an_awaited_local_sidecar_joins_too(tmp_path):
 
 def test_a_get_waits_for_a_peer_that_has_not_joined_yet(tmp_path):
     path = tmp_path / "peers.yaml"
-    with local(path, peer="first") as first, ThreadPoolExecutor(1) as pool:
+    admin = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.9:9420"
+
+    def waits() -> bool:
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=5) as told:
+            return 'waiting_requests{for="name"} 1\n' in told.read().decode()
+
+    settings = {"TENSORLANE_ADMIN_LISTEN": admin}
+    with local(path, peer="first", settings=settings) as first, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(first.get, "weights", peer="second", wait=30)
-        until("it waits", lambda: first.status().waiting > 0)
+        until("it waits", waits)
         with local(path, peer="second") as second, second.put(np.arange(1000), "weights"):
             assert waiting.result(30).numpy()[-1] == 999
             second.unname("weights")

@@ -25,7 +25,7 @@ const NAMED_MAX: usize = 3;
 /// Reach of the port for peers of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
-    /// Those that policies name.
+    /// Pods and addresses that policies name.
     Named,
     /// Everyone, for no policy selects the pod.
     Unselected,

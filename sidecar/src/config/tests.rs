@@ -108,7 +108,7 @@ fn every_setting_can_be_set_from_either_side() {
                 alone = vec![(name, "kubernetes"), ("TENSORLANE_PEERS_LISTEN", "b:2")];
             }
             "TENSORLANE_PEERS_FILE" | "TENSORLANE_PEERS_ADVERTISE" => {
-                alone.push(("TENSORLANE_PEERS_LISTEN", "b:2"))
+                alone.push(("TENSORLANE_PEERS_LISTEN", "b:2"));
             }
             _ => {}
         }

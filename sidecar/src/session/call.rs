@@ -114,7 +114,7 @@ impl Call {
         if bytes >= COUNTED_FROM {
             let admitted = match gives_back(header) {
                 true => Ok(self.requests.take(bytes as u64)),
-                false => self.requests.admit(bytes as u64),
+                false => self.requests.admit_more(body.len() as u64, bytes as u64),
             };
             match admitted {
                 Ok(admitted) => self._decoded = Some(admitted),

@@ -77,7 +77,15 @@ impl Requests {
     /// # Errors
     /// LIMIT_EXCEEDED where none came in time; DRAINING where the sidecar ends.
     pub(super) fn admit(&self, bytes: u64) -> Result<Admitted, Failure> {
-        self.admit_within(bytes, PATIENCE)
+        self.admit_within(0, bytes, PATIENCE)
+    }
+
+    /// Takes so many bytes more for a request of which `body` bytes are admitted already, and waits for room if there is none.
+    ///
+    /// # Errors
+    /// TOO_LARGE, at once, where the request has no room even while it is the only one; those of [`admit`](Self::admit).
+    pub(super) fn admit_more(&self, body: u64, bytes: u64) -> Result<Admitted, Failure> {
+        self.admit_within(body, bytes, PATIENCE)
     }
 
     /// Takes so many bytes whatever room there is: for what gives back, which nobody may refuse.
@@ -88,9 +96,12 @@ impl Requests {
         Admitted { requests: self.clone(), bytes }
     }
 
-    fn admit_within(&self, bytes: u64, patience: Duration) -> Result<Admitted, Failure> {
+    fn admit_within(&self, body: u64, bytes: u64, patience: Duration) -> Result<Admitted, Failure> {
         let Shared { limit, state, changed } = &*self.0;
-        let most = if bytes > LONG && bytes < *limit { limit / 4 * 3 } else { *limit };
+        let most = if bytes > LONG { limit / 4 * 3 } else { *limit };
+        if body.saturating_add(bytes) > most {
+            return Err(too_large(body.saturating_add(bytes), most));
+        }
         let mut state = state.lock();
         if state.bytes.saturating_add(bytes) > most {
             let deadline = Instant::now() + patience;
@@ -148,6 +159,14 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
+fn too_large(bytes: u64, most: u64) -> Failure {
+    let message = format!(
+        "a request that takes {bytes} bytes once it is decoded; at most {most} are allowed (three quarters of an eighth of \
+         arena.base): send fewer items at a time, or raise arena.base"
+    );
+    Failure::new(Reason::TooLarge, message).with("limit_bytes", most)
+}
+
 fn no_room(bytes: u64, there: u64, limit: u64) -> Failure {
     let message = format!(
         "a request that takes {bytes} bytes found no room within {PATIENCE:?}: requests that come, wait or run have {there} bytes, and \
@@ -167,24 +186,34 @@ mod tests {
     fn a_request_without_room_is_refused_and_long_ones_leave_some_to_others() {
         let requests = Requests::new(64 * MIB);
         let long: Vec<_> = (0..3).map(|_| requests.admit(16 * MIB).unwrap()).collect();
-        let refused = requests.admit_within(2 * MIB, SOON).unwrap_err();
+        let refused = requests.admit_within(0, 2 * MIB, SOON).unwrap_err();
         assert_eq!(
             (refused.reason, refused.detail("limit_bytes")),
             (Reason::LimitExceeded, Some("67108864"))
         );
         let short: Vec<_> = (0..16).map(|_| requests.admit(MIB).unwrap()).collect();
-        assert!(requests.admit_within(1, SOON).is_err());
+        assert!(requests.admit_within(0, 1, SOON).is_err());
         assert_eq!(requests.bytes(), (64 * MIB, 64 * MIB));
         drop((long, short));
         assert_eq!(requests.bytes().0, 0);
     }
 
     #[test]
+    fn a_request_that_never_fits_is_too_large_at_once() {
+        let requests = Requests::new(64 * MIB);
+        let body = requests.admit(16 * MIB).unwrap();
+        assert!(requests.admit_within(16 * MIB, 32 * MIB, SOON).is_ok());
+        let refused = requests.admit_within(16 * MIB, 32 * MIB + 1, Duration::from_secs(3600)).unwrap_err();
+        assert_eq!((refused.reason, refused.detail("limit_bytes")), (Reason::TooLarge, Some("50331648")));
+        drop(body);
+    }
+
+    #[test]
     fn what_gives_back_has_room_always_and_counts() {
         let requests = Requests::new(0);
-        let all = requests.admit(32 * MIB).unwrap();
-        let more = requests.take(MIB);
-        assert_eq!(requests.bytes().0, 33 * MIB);
+        let all = requests.admit(24 * MIB).unwrap();
+        let more = requests.take(16 * MIB);
+        assert_eq!(requests.bytes().0, 40 * MIB);
         drop((all, more));
         assert_eq!(requests.bytes().0, 0);
     }
@@ -204,7 +233,7 @@ mod tests {
     fn who_waits_goes_on_when_there_is_room_and_when_the_sidecar_ends() {
         let requests = Requests::new(32 * MIB);
         let first = requests.admit(16 * MIB).unwrap();
-        let waits = |requests: Requests| move || requests.admit_within(16 * MIB, Duration::from_secs(60));
+        let waits = |requests: Requests| move || requests.admit_within(0, 12 * MIB, Duration::from_secs(60));
         let waiting = std::thread::spawn(waits(requests.clone()));
         while requests.0.state.lock().waiting == 0 {
             std::thread::yield_now();

@@ -60,7 +60,8 @@ fn sixty_four_members_with_sixteen_seats_each_all_reach_whom_they_need() {
                         assert!(is_intact(&got), "m{member} from m{other}");
                         let peers = reader.peers().unwrap();
                         let connected = peers.iter().filter(|peer| peer.state == "connected").count();
-                        assert!((1..=SEATS).contains(&connected), "m{member} has {connected} connected");
+                        // One that gave its seat away is seen until it has ended.
+                        assert!((1..=2 * SEATS).contains(&connected), "m{member} has {connected} connected");
                     }
                 });
             }

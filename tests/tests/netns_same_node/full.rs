@@ -65,7 +65,10 @@ fn whoever_fills_the_directory_costs_others_their_shared_memory_alone_and_it_is_
         assert_eq!(copied.moved().transport, Some(Transport::Tcp));
         assert!(is(&copied, 1, 5 * MI));
         assert!(copied.moved().to_string().contains("not shm: "), "{}", copied.moved());
-        assert_eq!(failure(get(&on_node())).reason, Reason::RequirementNotMet);
+        // Of the first one a copy is here.
+        let other = put(&owner, 2, 5 * MI);
+        let map_other = || reader.acquire(other.reference(), &on_node());
+        assert_eq!(failure(map_other()).reason, Reason::RequirementNotMet);
         for host in 0..2 {
             let told = peers.sidecars[host].logged("no socket in the node's directory: no memory is shared");
             let why = told.expect("the log tells").to_string();
@@ -75,7 +78,7 @@ fn whoever_fills_the_directory_costs_others_their_shared_memory_alone_and_it_is_
 
         small.empty();
         until("they have met", || route(&peers, 1, 0) == "shm");
-        let mapped = get(&on_node()).unwrap();
+        let mapped = map_other().unwrap();
         assert_eq!(mapped.moved().transport, Some(Transport::Shm));
         drop(mapped);
     }

@@ -60,9 +60,18 @@ fn a_name_of_a_peer_that_nobody_needed_is_found_in_rounds_and_seats_are_kept() {
 #[test]
 fn a_name_of_nobody_is_not_found_and_the_error_says_how_many_were_asked_and_the_fast_way() {
     let all = many(12, 4);
-    let failure = found(&lookup(&all[0].exchange, caller(1), "nowhere", 0)).unwrap_err();
+    let look = || found(&lookup(&all[0].exchange, caller(1), "nowhere", 0)).unwrap_err();
+    let mut failure = look();
+    // On a busy machine one of them may not have answered in its two seconds: the error says so, and it is asked again.
+    let all_answered = |failure: &Failure| failure.to_string().contains("11 peers that answered");
+    crate::peer::tests::world::until("all have answered", || {
+        all_answered(&failure) || {
+            failure = look();
+            all_answered(&failure)
+        }
+    });
     let text = failure.to_string();
-    assert!(text.contains("11 peers that answered") && text.contains("peer/nowhere"), "{text}");
+    assert!(text.contains("peer/nowhere"), "{text}");
     assert_eq!((failure.reason, failure.detail("unknown")), (Reason::NotFound, None), "{text}");
     assert_eq!(failure.detail("asked"), Some("11"));
 }
