@@ -143,8 +143,10 @@ fn a_second_run_changes_nothing_and_another_size_takes_away_nothing() {
     fs::write(directory.join("more"), [7; 100_000]).unwrap();
     drop(larger);
 
-    // What does not fit is refused, and stays.
-    let mut smaller = node.again(&["--bytes=64Ki", "--files=32", "ml/default"]);
+    // What does not fit is refused, and stays; others have theirs all the same.
+    let mut smaller = node.again(&["--bytes=64Ki", "--files=32", "ml/default", "rl/rollouts", "rl/new"]);
+    assert_eq!(smaller.says(), "rl/rollouts: resized, 65536 bytes and 32 files");
+    assert_eq!(smaller.says(), "rl/new: mounted, 65536 bytes and 32 files");
     assert!(!smaller.child.wait().unwrap().success());
     assert_eq!(fs::metadata(directory.join("more")).unwrap().len(), 100_000);
 }

@@ -83,6 +83,23 @@ pub fn selection(message: Option<v1::Selection>) -> Result<Selection, Failure> {
     Ok(selection)
 }
 
+/// Checks how large a selection is, without reading it.
+///
+/// # Errors
+/// TOO_LARGE, as [`selection`] would say.
+pub fn check_selection(message: Option<&v1::Selection>) -> Result<(), Failure> {
+    use crate::selection::{MAX_RANGES, MAX_ROWS, SelectionError};
+    match message.and_then(|message| message.kind.as_ref()) {
+        Some(v1::selection::Kind::Rows(v1::Rows { indices })) if indices.len() > MAX_ROWS => {
+            Err(SelectionError::TooManyRows { rows: indices.len() }.into())
+        }
+        Some(v1::selection::Kind::Ranges(v1::Ranges { dimensions })) if dimensions.len() > MAX_RANGES => {
+            Err(SelectionError::TooManyRanges { ranges: dimensions.len() }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
 fn range(message: v1::Range) -> Range {
     Range { start: message.start, stop: message.stop, step: message.step.unwrap_or(1) }
 }
@@ -226,6 +243,26 @@ mod tests {
     fn message() -> v1::Descriptor {
         let layout = Layout::contiguous(DType::F32, Shape::new(&[2, 3]).unwrap()).unwrap();
         v1::Descriptor::from(&Descriptor::host(layout))
+    }
+
+    #[test]
+    fn a_selection_that_is_not_read_has_the_same_limits() {
+        use crate::selection::{MAX_RANGES, MAX_ROWS};
+        let rows = |count| v1::selection::Kind::Rows(v1::Rows { indices: vec![0; count] });
+        let ranges =
+            |count| v1::selection::Kind::Ranges(v1::Ranges { dimensions: vec![v1::Range::default(); count] });
+        for (kind, is_allowed) in [
+            (rows(MAX_ROWS), true),
+            (rows(MAX_ROWS + 1), false),
+            (ranges(MAX_RANGES), true),
+            (ranges(MAX_RANGES + 1), false),
+        ] {
+            let message = v1::Selection { kind: Some(kind) };
+            let checked = check_selection(Some(&message)).map_err(|failure| failure.reason);
+            assert_eq!(checked.is_ok(), is_allowed);
+            assert_eq!(checked.err(), selection(Some(message)).err().map(|failure| failure.reason));
+        }
+        assert!(check_selection(None).is_ok());
     }
 
     #[test]

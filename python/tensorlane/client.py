@@ -472,7 +472,7 @@ class Client:
         `__metadata__`.
         """
         wanted = target.reference if isinstance(target, (Published, MutableSet)) else target
-        flags = (["--replace"] if replace else []) + ([f"--wait={round(wait * 1000)}ms"] if wait else [])
+        flags = (["--replace"] if replace else []) + files.time("wait", wait or None)
         text = sizes.text("the target", wanted) if isinstance(wanted, str) else str(wanted)
         return files.save(self.directory, text, path, flags, deadline, cancel)
 
@@ -618,7 +618,7 @@ class Client:
         """Watches the names of a peer, by default this one, that begin so: `for event in client.watch("policy")`.
 
         First come the names that there are, then each change, once and in order. With `after`, the revision of an earlier watch of
-        whichever client, only what has changed since. Sidecars of this release tell names of their own `peer` alone.
+        whichever client, only what has changed since.
         """
         return Watch(prefix, self._core.watch(_prefix(prefix), after, peer), after)
 

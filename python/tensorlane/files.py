@@ -8,13 +8,15 @@ import subprocess
 from contextlib import nullcontext
 from typing import Any, Callable, ContextManager
 
-from . import bars, errors
+from . import bars, errors, sizes
 from ._tensorlane import Cancel, Reference
-from .errors import Error, Remedies, Withdrawn
+from .errors import Error, Invalid, Remedies, Withdrawn
 from .programs import program
 
 _LOOK = 0.1
 """Seconds between two looks at a cancel."""
+_FOR_EVER = 1e9
+"""Seconds that are as good as for ever."""
 
 
 def put(
@@ -28,7 +30,7 @@ def put(
 ) -> dict[str, Reference]:
     """References of the tensors of a file, by their names in it."""
     # A file may be called as an option is.
-    words = ["put", "--name", name, *flags, *_deadline(deadline), "--", os.path.abspath(path)]
+    words = ["put", "--name", name, *flags, *time("deadline", deadline), "--", os.path.abspath(path)]
     total = os.stat(path).st_size if progress and os.path.isfile(path) else None
     with Remedies(NAME_TAKEN="pass replace=True to give the names to the new tensors"):
         told = _run(directory, words, cancel, lambda pid: bars.running(f"put {name}", total, pid, "rchar", progress))
@@ -46,7 +48,7 @@ def get(
     total: int | None,
 ) -> list[str]:
     """Names of the tensors that were written into a file, which are so many bytes in all."""
-    words = ["get", "--recursive", "--to", os.path.abspath(path), *flags, *_deadline(deadline), "--", prefix]
+    words = ["get", "--recursive", "--to", os.path.abspath(path), *flags, *time("deadline", deadline), "--", prefix]
     with Remedies(NOT_FOUND="client.names() lists names of this peer; a file is got beside the sidecar that has its tensors"):
         told = _run(directory, words, cancel, lambda pid: bars.running(f"get {prefix}", total, pid, "wchar", progress))
     return [one["tensor"] for one in told["tensors"]]
@@ -56,7 +58,7 @@ def publish(
     directory: str, path: str | os.PathLike[str], name: str, flags: list[str], deadline: float | None, cancel: Cancel | None
 ) -> tuple[int, Reference]:
     """Version and manifest of a set that was published from a safetensors file or a directory of tensordict."""
-    words = ["set", "put", "--name", name, *flags, *_deadline(deadline), "--", os.path.abspath(path)]
+    words = ["set", "put", "--name", name, *flags, *time("deadline", deadline), "--", os.path.abspath(path)]
     told = _run(directory, words, cancel)
     return told["version"], Reference(told["reference"])
 
@@ -65,13 +67,19 @@ def save(
     directory: str, target: str, path: str | os.PathLike[str], flags: list[str], deadline: float | None, cancel: Cancel | None
 ) -> int:
     """Version of a set that was written into a safetensors file or a directory."""
-    words = ["set", "get", "--to", os.path.abspath(path), *flags, *_deadline(deadline), "--", target]
+    words = ["set", "get", "--to", os.path.abspath(path), *flags, *time("deadline", deadline), "--", target]
     version: int = _run(directory, words, cancel)["version"]
     return version
 
 
-def _deadline(deadline: float | None) -> list[str]:
-    return [] if deadline is None else [f"--deadline={round(deadline * 1000)}ms"]
+def time(what: str, given: float | None) -> list[str]:
+    """The words of the command for a time."""
+    seconds = sizes.seconds(what, given)
+    if seconds is None:
+        return []
+    if not seconds >= 0:
+        raise Invalid(f"{what} is {seconds}", remedy="give seconds from 0 on")
+    return [f"--{what}={round(min(seconds, _FOR_EVER) * 1000)}ms"]
 
 
 def _run(

@@ -67,7 +67,7 @@ class SetStatus:
     directory: str | None = None
     """Directory below `sets.root` of its sidecar, of a set on files."""
     durability: str | None = None
-    """`none` or `process`, of a set on files."""
+    """`none`, `process` or `disk`, of a set on files."""
     torn_rows: int = 0
     """Rows of which a leaf is TORN_ROWS: to be written again."""
 

@@ -18,8 +18,10 @@ _PATIENCE = 20.0
 """Seconds to wait for others who change the file."""
 
 _HEADER = re.compile(r"peers:(?P<nobody>[ \t]*\[[ \t]*\])?(?P<rest>[ \t]*(#.*)?)\s*")
-_ITEM = re.compile(r"(?P<indent>[ \t]*)-[ \t]")
+_ITEM = re.compile(r"(?P<indent>[ \t]*)-(?:\s|$)")
 _NAME = re.compile(r"[ \t]*(-[ \t]+)?(\{[ \t]*)?name:[ \t]*[\"']?(?P<name>[^\"',}#\s]+)")
+
+_OTHER_FORM = "it has no line `peers:` with a peer in each line or block below it, nor `peers: []`; write it so"
 
 
 def join(path: str, peer: str) -> None:
@@ -45,7 +47,7 @@ def with_peer(text: str, peer: str) -> str:
     if all(not line.strip() or line.lstrip().startswith("#") for line in lines):
         lines = [*_ended(lines), "peers: []\n"]
     at, header = _header(lines)
-    indent = next((item["indent"] for line in lines[at + 1 :] if (item := _ITEM.match(line))), "  ")
+    indent = "  " if header["nobody"] else _indent(lines[at + 1 :])
     lines[at : at + 1] = [f"peers:{header['rest']}\n", f"{indent}- {peer}\n"]
     return "".join(lines)
 
@@ -67,7 +69,19 @@ def _header(lines: list[str]) -> tuple[int, re.Match[str]]:
     for at, line in enumerate(lines):
         if header := _HEADER.fullmatch(line):
             return at, header
-    raise ValueError("it has no line `peers:` with a peer in each line or block below it, nor `peers: []`; write it so")
+    raise ValueError(_OTHER_FORM)
+
+
+def _indent(lines: list[str]) -> str:
+    """The indent of the peers below the header, of which none is a line of another form."""
+    for line in lines:
+        words = line.strip()
+        if not words or words.startswith("#") or words in ("---", "..."):
+            continue
+        if item := _ITEM.match(line):
+            return item["indent"]
+        raise ValueError(_OTHER_FORM)
+    return "  "
 
 
 def _named(line: str) -> str | None:

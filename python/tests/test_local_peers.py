@@ -32,6 +32,11 @@ FILES = {
         f"---\npeers:\n- {A}\n- name: b\n  addresses:\n    - 127.1.1.2:9421\n  fingerprints: ['sha256:1f']\n",
         None,
     ),
+    "a block whose dash is alone": (
+        "peers:\n  -\n    name: b\n    addresses:\n      - 127.1.1.2:9421\n    fingerprints:\n      - sha256:1f\n",
+        f"peers:\n  - {A}\n  -\n    name: b\n    addresses:\n      - 127.1.1.2:9421\n    fingerprints:\n      - sha256:1f\n",
+        None,
+    ),
 }
 
 
@@ -50,7 +55,7 @@ def test_a_name_that_is_there_in_any_form_is_refused(name, form):
     assert peersfile.with_peer(f"peers:\n  # - {{name: a}}\n  {form.format('ab')}\n", A).count("name: a,") == 1
 
 
-@pytest.mark.parametrize("text", ["peers: [{name: b}]\n", '{"peers": []}\n', "others: []\n", "peers: null\n"])
+@pytest.mark.parametrize("text", ["peers: [{name: b}]\n", '{"peers": []}\n', "others: []\n", "peers: null\n", "peers:\n  [{name: b}]\n"])
 def test_a_file_of_another_form_is_refused_and_says_which(text):
     with pytest.raises(ValueError, match="no line `peers:`"):
         peersfile.with_peer(text, A)

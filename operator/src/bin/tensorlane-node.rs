@@ -44,20 +44,32 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prepares all directories, now and again until told to end.
+/// Prepares all directories, now and again until told to end. One that fails ends the process once the others are prepared: what a
+/// namespace does to its own keeps none of others waiting.
 async fn keep(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let wanted = FileSystem { bytes: args.bytes, files: args.files };
     let mut is_first = true;
     loop {
+        let mut failed = None;
         for exchange in &args.exchanges {
-            let changed = prepare(&args.root, exchange, wanted)?;
+            let changed = match prepare(&args.root, exchange, wanted) {
+                Ok(changed) => changed,
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    failed = Some(error);
+                    continue;
+                }
+            };
             let told = changed.map(|change| change.to_string());
             let told = told.or_else(|| is_first.then(|| "as wanted".to_owned()));
             if let Some(told) = told {
                 let FileSystem { bytes, files } = wanted;
                 writeln!(std::io::stdout(), "{exchange}: {told}, {bytes} bytes and {files} files")?;
             }
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
         }
         is_first = false;
         tokio::select! {

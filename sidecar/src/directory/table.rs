@@ -24,8 +24,9 @@ pub struct PeerEntry {
 impl fmt::Display for PeerEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fingerprints: Vec<String> = self.fingerprints.iter().map(ToString::to_string).collect();
-        let Self { name, addresses, .. } = self;
-        write!(f, "{{name: {name}, addresses: {addresses:?}, fingerprints: {fingerprints:?}}}")
+        // Quoted: a name such as 0 or true would be read as something else.
+        let (name, addresses) = (self.name.as_str(), &self.addresses);
+        write!(f, "{{name: {name:?}, addresses: {addresses:?}, fingerprints: {fingerprints:?}}}")
     }
 }
 

@@ -183,7 +183,10 @@ impl Exchange {
         let rest = move || until.saturating_duration_since(Instant::now());
         let (owner, cancel) = (Owner::Client(caller.holder), caller.cancel.clone());
         let (exchange, looks) = (Arc::clone(self), Arc::clone(self));
-        let attempt = move |_: Cancel, _: Rest, done: Done<()>| match looks.knows(&peer) {
+        // Whoever has just been listed may not listen yet.
+        let awaited = peer.clone();
+        let is_there = move || looks.peers.get().is_none_or(|peers| peers.is_within_reach(&awaited));
+        let attempt = move |_: Cancel, _: Rest, done: Done<()>| match is_there() {
             true => done(Ok(())),
             false => done(Err(Failure::new(Reason::PeerUnknown, format!("no other peer {peer} is listed")))),
         };

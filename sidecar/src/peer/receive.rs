@@ -298,7 +298,7 @@ impl Sink for Receiver<'_> {
         if kind == PeerKind::Hello && header.is_failed() {
             return Err(Ended::Refused(wire::failure(decode(header, &body[..])?)));
         }
-        if !matches!(kind, PeerKind::Ping | PeerKind::Goodbye) {
+        if !matches!(kind, PeerKind::Ping | PeerKind::Goodbye | PeerKind::Gpus) {
             self.link.was_used();
         }
         if header.is_reply() {

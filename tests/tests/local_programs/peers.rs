@@ -74,7 +74,7 @@ fn a_peer_that_the_peers_file_lacks_is_told_so_with_its_line_and_so_are_those_th
         &z,
         &["check"],
         1,
-        &[lacks, "so others refuse it: add the line `- {name: z,", &key, "-> write that line"],
+        &[lacks, "so others refuse it: add the line `- {name: \"z\",", &key, "-> write that line"],
     );
     assert!(!check.contains("none refused"), "{check}");
     // Whichever end of the connection is seen first, the words are the same.

@@ -158,7 +158,7 @@ fn got(client: &Client, args: &SetGet, target: &Target) -> Result<(u64, Tree<Ten
     }
     let now = options.clone().wait(Duration::ZERO);
     let absent = match sealed(&now) {
-        Err(error) if error.reason() == Some(Reason::NotFound) => error,
+        Err(error) if matches!(error.reason(), Some(Reason::NotFound | Reason::PeerUnknown)) => error,
         outcome => return Ok(outcome?),
     };
     match args.waiting.rest(client).open_mutable_set(&mutable) {

@@ -74,6 +74,9 @@ pub(crate) fn write(tree: &Tree<Tensor>, to: &Path, replace: bool, progress: &mu
         tensors.iter().map(|(name, (_, layout))| (name.as_str(), layout)).collect();
     let header = Header::write(&described, &metadata)?;
     let mut sink = Sink::create(to)?;
+    if !replace {
+        sink.keep_others();
+    }
     sink.write(&header)?;
     for (name, (tensor, _)) in &tensors {
         get::copy(tensor, name, Some(&mut sink), progress)?;

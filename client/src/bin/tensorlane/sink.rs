@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use tensorlane_client::{Target, rights};
 use tensorlane_proto::{Layout, Metadata};
 
@@ -76,6 +76,8 @@ struct Making {
     path: PathBuf,
     part: PathBuf,
     has_name: bool,
+    /// A file that somebody else made under its name meanwhile is kept, and is an error.
+    keeps: bool,
     cleaner: Cleaner,
 }
 
@@ -98,6 +100,13 @@ impl Sink {
             (OpenOptions::new().write(true).open(path).with_context(cannot)?, None)
         };
         Ok(Self { file, path: path.to_owned(), making, is_stdout })
+    }
+
+    /// From now on a file that somebody else makes under the name is not replaced: this one fails.
+    pub(crate) fn keep_others(&mut self) {
+        if let Some(making) = &mut self.making {
+            making.keeps = true;
+        }
     }
 
     /// Writes the header.
@@ -153,7 +162,7 @@ impl Making {
             rights::take(&file, path)
                 .with_context(|| format!("cannot keep the rights of {}", path.display()))?;
         }
-        Ok((file, Self { path: path.to_owned(), part, has_name, cleaner }))
+        Ok((file, Self { path: path.to_owned(), part, has_name, keeps: false, cleaner }))
     }
 
     fn finish(&mut self, file: &File) -> io::Result<()> {
@@ -170,13 +179,15 @@ impl Making {
                 rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
             };
             match link(&self.path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && !self.keeps => {}
                 done => return done,
             }
             // No call both gives a name and replaces: a second one is there for a moment.
             self.cleaner.make(&self.part, || link(&self.part))?;
         }
-        self.cleaner.settle(|| fs::rename(&self.part, &self.path))
+        let flags = if self.keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let rename = || rustix::fs::renameat_with(CWD, &self.part, CWD, &self.path, flags);
+        self.cleaner.settle(|| rename().map_err(io::Error::from))
     }
 }
 
@@ -271,6 +282,24 @@ mod tests {
         let mut names: Vec<_> = entries.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_file_that_came_meanwhile_is_kept_where_that_is_asked() {
+        let (directory, path, plan) = plan();
+        for keeps in [true, false] {
+            fs::write(&path, "theirs").unwrap();
+            let mut sink = begun(&directory.path().join("b.safetensors"), &plan);
+            sink.making.as_mut().unwrap().path = path.clone();
+            if keeps {
+                sink.keep_others();
+            }
+            sink.write(b"xxx").unwrap();
+            assert_eq!(sink.finish().is_err(), keeps);
+            assert_eq!(fs::read(&path).unwrap() == b"theirs", keeps);
+        }
+        drop(plan);
+        assert_eq!(names(&directory), ["a.safetensors"]);
     }
 
     #[test]

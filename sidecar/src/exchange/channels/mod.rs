@@ -334,6 +334,9 @@ impl Exchange {
         if let Some(attach) = attach {
             attach.ready(ready);
         }
+        if self.channels.table.lock().is_evicted_early(ready.reader) {
+            self.channel_evict(session, ready.reader);
+        }
     }
 
     /// Channels whose names begin with the prefix, as they are now.

@@ -69,6 +69,8 @@ pub(super) struct Reader<B> {
     pub(super) party: Party,
     pub(super) cursor: B,
     pub(super) standing: Standing,
+    /// The writer has evicted it before it said that it looks at its cursor.
+    pub(super) is_evicted_early: bool,
 }
 
 /// Progress of a reader.
@@ -296,7 +298,10 @@ impl<B: Clone, W> Table<B, W> {
         self.last += 1;
         *self.sessions.entry(party.session).or_default() += 1;
         let added = Added { reader: self.last, writer: writer.session, key: *key };
-        channel.readers.insert(added.reader, Reader { party, cursor, standing: Standing::Asked });
+        channel.readers.insert(
+            added.reader,
+            Reader { party, cursor, standing: Standing::Asked, is_evicted_early: false },
+        );
         self.readers.insert(added.reader, id);
         Ok(added)
     }
@@ -318,12 +323,24 @@ impl<B: Clone, W> Table<B, W> {
         reader.is_some_and(|reader| reader.party.session == session && reader.standing.has_cursor())
     }
 
-    /// The writer evicts a reader that is attached: its cursor and the ring. None where there is nobody to evict.
+    /// Returns whether a reader that is attached by now was evicted before.
+    pub(super) fn is_evicted_early(&self, reader: u64) -> bool {
+        let channel = self.readers.get(&reader).and_then(|id| self.channels.get(id));
+        let reader = channel.and_then(|channel| channel.readers.get(&reader));
+        reader.is_some_and(|reader| reader.is_evicted_early && reader.standing == Standing::Attached)
+    }
+
+    /// The writer evicts a reader that is attached: its cursor and the ring. None where there is nobody to evict; one that is about to be
+    /// attached is kept in mind.
     pub(super) fn evict(&mut self, writer: SessionId, number: u64) -> Option<(B, B)> {
         let channel = self.channels.get_mut(self.readers.get(&number)?)?;
         let is_writer = channel.writer.as_ref().is_some_and(|(party, _)| party.session == writer);
         let reader = channel.readers.get_mut(&number)?;
-        if !channel.spec.evicts || !is_writer || reader.standing != Standing::Attached {
+        if !channel.spec.evicts || !is_writer {
+            return None;
+        }
+        reader.is_evicted_early |= reader.standing == Standing::Asked;
+        if reader.standing != Standing::Attached {
             return None;
         }
         reader.standing = Standing::Evicted;
@@ -595,6 +612,22 @@ mod tests {
         let reader = table.add_reader(id, party(READER), "cursor").unwrap().reader;
         table.ready(WRITER, reader);
         assert_eq!(table.evict(WRITER, reader), None);
+    }
+
+    #[test]
+    fn a_reader_that_is_evicted_before_its_writer_is_ready_is_so_afterwards() {
+        let mut table = Numbered::default();
+        let evicting = Spec { evicts: true, ..spec("evicting", 2) };
+        let (id, _) = table.create(party(WRITER), 7, evicting, "ring").unwrap();
+        let reader = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        assert_eq!(table.evict(WRITER, reader), None);
+        assert!(!table.is_evicted_early(reader), "nobody has told it that it is attached");
+        assert!(table.ready(WRITER, reader) && table.is_evicted_early(reader));
+        assert_eq!(table.evict(WRITER, reader), Some(("cursor", "ring")));
+        assert!(!table.is_evicted_early(reader));
+        let other = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        table.ready(WRITER, other);
+        assert!(!table.is_evicted_early(other));
     }
 
     #[test]

@@ -32,6 +32,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::rows::SetReference;
+use tensorlane_proto::wire;
 
 use self::files::Root;
 pub use self::hosted::OpenRows;
@@ -79,6 +80,10 @@ impl Exchange {
         done: impl FnOnce(Result<RowsRead, Failure>) + Send + 'static,
     ) {
         let Some(by) = caller.holder else { return done(Err(session_required("SetRead"))) };
+        // A peer would take more than these for an attack.
+        if let Err(failure) = wire::check_selection(request.rows.as_ref()) {
+            return done(Err(failure));
+        }
         let deadline = self.deadline(request.deadline_ms);
         match self.set_meant(&request.set) {
             Ok(Meant::Here(set)) => self.on_worker(Box::new(done), move |exchange| {
@@ -99,6 +104,9 @@ impl Exchange {
         request: v1::SetCommitRequest,
         done: impl FnOnce(Result<v1::SetCommitResponse, Failure>) + Send + 'static,
     ) {
+        if let Err(failure) = wire::check_selection(request.rows.as_ref()) {
+            return done(Err(failure));
+        }
         match self.set_meant(&request.set) {
             Ok(Meant::Here(set)) => self.commit_here(caller, set, request, Box::new(done)),
             Ok(Meant::There(peer, life, set)) => {
