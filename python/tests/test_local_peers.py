@@ -141,13 +141,21 @@ def test_a_second_process_joins_and_leaves(tmp_path):
     assert path.read_text() == "peers: []\n"
 
 
+KILLED = """
+import sys, tensorlane
+with tensorlane.local(arena="64Mi", peers=sys.argv[1], peer="second"):
+    print("joined", flush=True)
+    sys.stdin.readline()
+"""
+
+
 def test_the_line_of_a_program_that_was_killed_goes_with_its_sidecar(tmp_path):
     path = tmp_path / "peers.yaml"
-    second = python(JOINED, str(path))
-    until("it has joined", lambda: path.exists() and "second" in path.read_text())
+    second = python(KILLED, str(path))
+    assert second.stdout.readline() == "joined\n" and "second" in path.read_text()
     second.send_signal(signal.SIGKILL)
     second.communicate(timeout=60)
-    until("its line is gone", lambda: path.read_text() == "peers: []\n")
+    until("its line is gone", lambda: path.read_text() == "peers: []\n", patience=60)
 
 
 def test_what_cannot_be_joined_is_refused_and_leaves_nothing(tmp_path):
@@ -180,7 +188,7 @@ def test_a_file_that_is_a_link_stays_one(tmp_path):
     link = tmp_path / "peers.yaml"
     link.symlink_to(tmp_path / "real" / "peers.yaml")
     with local(link):
-        assert "name: local-" in (tmp_path / "real" / "peers.yaml").read_text()
+        assert 'name: "local-' in (tmp_path / "real" / "peers.yaml").read_text()
     assert link.is_symlink() and os.listdir(tmp_path / "real") == ["peers.yaml"]
 
 
@@ -204,7 +212,7 @@ def test_a_get_waits_for_a_peer_that_has_not_joined_yet(tmp_path):
 
     def waits() -> bool:
         with urllib.request.urlopen(f"http://{admin}/metrics", timeout=5) as told:
-            return 'waiting_requests{for="name"} 1\n' in told.read().decode()
+            return "sidecar_waiting_bytes 0\n" not in told.read().decode()
 
     settings = {"TENSORLANE_ADMIN_LISTEN": admin}
     with local(path, peer="first", settings=settings) as first, ThreadPoolExecutor(1) as pool:

@@ -127,7 +127,7 @@ spec:
         node = NODES[0],
         image = image("workload"),
     ));
-    exchange.kubectl(&["wait", "--for=condition=Ready", "pod/filler", "--timeout=120s"]);
+    exchange.wait_for("Ready", "pod/filler");
     let fill = "dd if=/dev/zero of=/node/large bs=4096 2>/dev/null; n=0; while touch /node/$n 2>/dev/null; do n=$((n+1)); done; \
                 stat -c %s /node/large; ls /node | wc -l";
     let told = exchange.shell("filler", "main", fill);
@@ -139,11 +139,12 @@ spec:
     exchange.await_peers(2);
     let reference = owner.ask(&format!("store {MIB} 1"), "stored");
     assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "tcp", "bytes travel");
-    let log = exchange.kubectl(&["logs", "same", "--container=tensorlane"]);
-    assert!(
-        log.contains("no socket in the node's directory") && log.contains("No space left on device"),
-        "{log}"
-    );
+    eventually("the sidecar has told why", || {
+        let log = exchange.try_kubectl(&["logs", "same", "--container=tensorlane"])?;
+        let told =
+            log.contains("no socket in the node's directory") && log.contains("No space left on device");
+        told.then_some(())
+    });
     owner.ask("drop", "dropped 1");
     exchange.shell("filler", "main", "rm -f /node/[0-9]*");
     eventually("there is room, and they meet", || shared(&mut owner, &mut same, MIB));

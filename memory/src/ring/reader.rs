@@ -181,10 +181,11 @@ impl RingReader {
                 let held = inner.held.lock();
                 (held.taken, held.count)
             };
-            inner.check_open()?;
             // Before the head: a writer that finishes has published before.
             let state = RingState::read(inner.ring.load32(ring::STATE));
             let is_there = inner.ring.load64(ring::HEAD) > taken;
+            // After the state: whoever sees the end of the ring sees whether this reader was evicted before.
+            inner.check_open()?;
             if held >= inner.hold && (is_there || state == Some(RingState::Open)) {
                 return Err(ReadError::HoldLimit { hold: inner.hold });
             }

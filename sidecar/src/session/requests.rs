@@ -98,7 +98,7 @@ impl Requests {
 
     fn admit_within(&self, body: u64, bytes: u64, patience: Duration) -> Result<Admitted, Failure> {
         let Shared { limit, state, changed } = &*self.0;
-        let most = if bytes > LONG { limit / 4 * 3 } else { *limit };
+        let most = if bytes > LONG && bytes < *limit { limit / 4 * 3 } else { *limit };
         if body.saturating_add(bytes) > most {
             return Err(too_large(body.saturating_add(bytes), most));
         }
@@ -233,7 +233,7 @@ mod tests {
     fn who_waits_goes_on_when_there_is_room_and_when_the_sidecar_ends() {
         let requests = Requests::new(32 * MIB);
         let first = requests.admit(16 * MIB).unwrap();
-        let waits = |requests: Requests| move || requests.admit_within(0, 12 * MIB, Duration::from_secs(60));
+        let waits = |requests: Requests| move || requests.admit_within(0, 13 * MIB, Duration::from_secs(60));
         let waiting = std::thread::spawn(waits(requests.clone()));
         while requests.0.state.lock().waiting == 0 {
             std::thread::yield_now();

@@ -70,7 +70,7 @@ fn a_set_in_a_volume_of_its_pod_is_there_again_when_its_sidecar_is() {
     let read =
         || exchange.try_kubectl(&["exec", "writer", "--container", "main", "--", python, "-c", READER]);
     let expected = format!("{reference} [112, 0, 112] ['.tensorlane', 'meta.json', 'x.memmap']");
-    assert_eq!(read().as_deref().map(str::trim_end), Some(&*expected));
+    assert_eq!(eventually("the set is read", read).trim_end(), expected);
 
     let status = || container_status(&exchange.get("pod/writer"), SIDECAR);
     let dead = status();

@@ -23,9 +23,7 @@ const BYTES: u64 = 5_000_003;
 
 /// Two sidecars of one node.
 fn node(set: impl Fn(SidecarOptions) -> SidecarOptions) -> ([Sidecar; 2], tempfile::TempDir) {
-    pair_with(|folder, options| {
-        set(options.set("node.directory", folder.display()).set("gc.leaseGrace", "1s"))
-    })
+    pair_with(|folder, options| set(options.set("node.directory", folder.display())))
 }
 
 /// Ways in which tensors on each GPU would come from the one other peer, as `taken` or `refused:why`.
@@ -106,7 +104,14 @@ fn who_cannot_map_it_there_gets_a_copy_and_hears_why() {
     let mut producer = GpuWorkload::start(&both[0], &GpuDriver::fake());
     producer.ask(&format!("put a {BYTES} 1"), "put");
     let far = both[1].client();
-    let (bytes, way) = got(&far, "a");
+    // Its process may not be known yet as one that copies out.
+    let mut first = None;
+    until("its process copies out", || {
+        first = far.get("a", &AcquireOptions::new()).ok();
+        first.is_some()
+    });
+    let first = first.unwrap();
+    let (bytes, way) = (first.bytes, first.moved.to_string());
     assert!(bytes == pattern(1, BYTES as usize));
     assert_eq!(way, "shm, staged, not cuda_ipc: no_gpu_process", "nobody there reaches a GPU");
     let mut elsewhere = GpuWorkload::start(&both[1], &GpuDriver::fake().with("FAKE_CUDA_FIRST", 1));
@@ -136,8 +141,8 @@ fn a_reader_of_the_host_and_one_of_the_gpu_that_wait_together_each_get_theirs() 
     producer.ask(&format!("put a {BYTES} 1"), "put");
     let far = both[1].client();
     let host = std::thread::spawn(move || got(&far, "a"));
-    until("a copy is under way", || {
-        both[0].metric("tensorlane_gpu_staging_tensors", &["state=\"moving\""]) == 1.0
+    until("a copy is under way, or over", || {
+        host.is_finished() || both[0].metric("tensorlane_gpu_staging_tensors", &["state=\"moving\""]) == 1.0
     });
     assert_eq!(reader.ask("get a", "got"), sight(1, BYTES, "cuda_ipc"));
     let (bytes, way) = host.join().unwrap();
@@ -241,7 +246,7 @@ fn reference_of(text: &str) -> tensorlane_proto::Reference {
 
 #[test]
 fn a_killed_readers_sidecar_leaves_its_clients_reading_and_its_lease_ends() {
-    let (mut both, _folder) = node(|options| options);
+    let (mut both, _folder) = node(|options| options.set("gc.leaseGrace", "1s"));
     let [mut producer, mut reader] = both_reach(&both, &GpuDriver::fake());
     producer.ask(&format!("keep a {BYTES} 1"), "put");
     assert_eq!(reader.ask("get a", "got"), sight(1, BYTES, "cuda_ipc"));

@@ -168,8 +168,11 @@ fn messages_that_were_written_for_nobody_are_told() {
     assert_eq!((called.code, called.out.as_str()), (0, "2 messages, 195.6 KiB\n"), "{}", called.errors);
     let told = "warning: all messages were written while nobody read the channel; --expect-readers 1 waits for a reader\n";
     assert_eq!(called.errors, told);
-    let refused = desk.fails("channel write lines model.safetensors --expect-readers 1 --timeout 100ms");
-    assert!(refused.contains("0 of the 1 readers that the channel \"lines\" expects are there"), "{refused}");
+    let refused = desk.fails("channel write others model.safetensors --expect-readers 1 --timeout 100ms");
+    assert!(
+        refused.contains("0 of the 1 readers that the channel \"others\" expects are there"),
+        "{refused}"
+    );
     desk.sidecar.assert_all_free();
 }
 

@@ -84,7 +84,9 @@ fn a_peer_that_the_peers_file_lacks_is_told_so_with_its_line_and_so_are_those_th
     says(&z, &["check"], 1, &["a is not reached", "a key is not pinned on both sides"]);
     let noted = says(&a, &["check"], 0, &["a key that no listed peer has was refused here", &key]);
     assert!(!noted.contains("none refused"), "{noted}");
-    let line = pair.a.logged("a peer was refused, and is until settings are changed").expect("a warning");
+    let warned = || pair.a.logged("a peer was refused, and is until settings are changed");
+    until("it warns", || warned().is_some());
+    let line = warned().expect("a warning");
     assert!(line["refused"].as_str().is_some_and(|refused| refused.contains(&key)), "{line}");
     pair.list(&[&pair.a, &pair.z]);
     for sockets in [&a, &z] {

@@ -124,7 +124,9 @@ fn a_reader_of_another_pod_follows_a_writer_that_comes_back_and_one_whose_sideca
     let mut peers = Peers::pair();
     let early = peers.client(1).channel_reader("a/c", &ReadOptions::new().follow());
     assert_eq!(reason(early), Reason::NotFound, "it follows what there was");
-    let mut writer = peers.client(0).channel_writer(&spec()).unwrap();
+    // One session: its second channel comes behind the end of the first.
+    let here = peers.client(0);
+    let mut writer = here.channel_writer(&spec()).unwrap();
     let mut follows = peers.client(1).channel_reader("a/c", &waits().follow()).unwrap();
     writer.write_bytes(b"first", LONG).unwrap();
     assert_eq!(read(&mut follows), b"first");
@@ -133,12 +135,12 @@ fn a_reader_of_another_pod_follows_a_writer_that_comes_back_and_one_whose_sideca
         reason(follows.read(Timeout::After(Duration::from_millis(300))).map(drop)),
         Reason::DeadlineExceeded
     );
-    let mut writer = peers.client(0).channel_writer(&spec()).unwrap();
+    let mut writer = here.channel_writer(&spec()).unwrap();
     writer.write_bytes(b"second", LONG).unwrap();
     assert!(matches!(follows.read(LONG).unwrap(), Read::Epoch { end: End::WriterLost, missed: 0 }));
     assert_eq!(read(&mut follows), b"second");
     peers.sidecars[0].kill();
-    drop(writer);
+    drop((writer, here));
     peers.sidecars[0].start_again();
     let mut writer = peers.client(0).channel_writer(&spec().expect_readers(1)).unwrap();
     std::thread::scope(|scope| {

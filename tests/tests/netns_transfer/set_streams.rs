@@ -70,19 +70,19 @@ fn a_peer_that_is_not_named_reads_by_a_stream_and_does_not_write_and_a_cut_link_
     let peers = Peers::pair();
     let (here, there) = (Grpc::of(&peers.sidecars[0]), Grpc::of(&peers.sidecars[1]));
     here.set_create(spec("frames", &["c"])).unwrap();
-    let request = || v1::SetReadRequest {
+    let request = |deadline_ms| v1::SetReadRequest {
         set: "a/frames".to_owned(),
         keys: vec!["label".to_owned()],
-        deadline_ms: 3_000,
+        deadline_ms,
         ..v1::SetReadRequest::default()
     };
-    assert_eq!(there.set_read(request()).unwrap().leaves, [vec![0; 400]]);
+    assert_eq!(there.set_read(request(30_000)).unwrap().leaves, [vec![0; 400]]);
     let all = head("a/frames", &["label"]);
     let refused = there.set_commit(commit(all, &[&[1; 400]])).unwrap_err();
     assert_eq!(reason_of(&refused), "PERMISSION_DENIED");
     assert_eq!(here.set_open("frames", 0).unwrap().version, 0);
     peers.network.cut(1);
-    let failed = reason_of(&there.set_read(request()).unwrap_err());
+    let failed = reason_of(&there.set_read(request(3_000)).unwrap_err());
     assert!(["DEADLINE_EXCEEDED", "PEER_UNREACHABLE", "OWNER_LOST"].contains(&failed.as_str()), "{failed}");
     here.wait(here.client().set_drop(v1::SetDropRequest { set: "frames".to_owned() })).unwrap();
     drop((here, there));

@@ -47,7 +47,7 @@ fn bytes(data: &[u8]) -> v1::SetCommitChunk {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_stands_still_ends_and_says_what_had_come() {
-    let world = World::with(Shape { patience: Duration::from_millis(300), ..Shape::default() }).await;
+    let world = World::with(Shape { patience: Duration::from_secs(5), ..Shape::default() }).await;
     let mut client = world.client().await;
     create(&mut client, 4).await;
     let (chunks, stream) = mpsc::channel(4);
@@ -71,7 +71,7 @@ async fn a_commit_that_stands_still_ends_and_says_what_had_come() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_a_client_does_not_take_are_given_back() {
-    let world = World::with(Shape { patience: Duration::from_millis(300), ..Shape::default() }).await;
+    let world = World::with(Shape { patience: Duration::from_secs(5), ..Shape::default() }).await;
     let mut client = world.client().await;
     create(&mut client, 12).await;
     let mut slow = Client::new(world.narrow_channel(64 << 10).await);

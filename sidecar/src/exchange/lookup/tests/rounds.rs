@@ -71,7 +71,7 @@ fn a_name_of_nobody_is_not_found_and_the_error_says_how_many_were_asked_and_the_
         }
     });
     let text = failure.to_string();
-    assert!(text.contains("peer/nowhere"), "{text}");
+    assert!(text.contains("--peer PEER nowhere"), "{text}");
     assert_eq!((failure.reason, failure.detail("unknown")), (Reason::NotFound, None), "{text}");
     assert_eq!(failure.detail("asked"), Some("11"));
 }
