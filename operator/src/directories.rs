@@ -58,7 +58,7 @@ pub struct NodeDirectory {
 enum Standing {
     /// File system of the directory above it.
     None,
-    /// One in memory, of this size.
+    /// File system in memory, of this size.
     InMemory(FileSystem),
 }
 

@@ -67,20 +67,14 @@ fn device(message: &v1::Device) -> Result<Device, Failure> {
 
 /// Reads a selection; whether it fits a tensor is proven by [`Selection::resolve`], how large it is here already.
 pub fn selection(message: Option<v1::Selection>) -> Result<Selection, Failure> {
-    let selection = match message.and_then(|m| m.kind) {
+    check_selection(message.as_ref())?;
+    Ok(match message.and_then(|m| m.kind) {
         None => Selection::All,
         Some(v1::selection::Kind::Rows(rows)) => Selection::rows(rows.indices),
         Some(v1::selection::Kind::Ranges(ranges)) => {
-            if ranges.dimensions.len() > crate::selection::MAX_RANGES {
-                let error =
-                    crate::selection::SelectionError::TooManyRanges { ranges: ranges.dimensions.len() };
-                return Err(error.into());
-            }
             Selection::Ranges(ranges.dimensions.into_iter().map(range).collect())
         }
-    };
-    selection.check_limits()?;
-    Ok(selection)
+    })
 }
 
 /// Checks how large a selection is, without reading it.

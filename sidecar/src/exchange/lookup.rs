@@ -183,12 +183,11 @@ impl Exchange {
         let rest = move || until.saturating_duration_since(Instant::now());
         let (owner, cancel) = (Owner::Client(caller.holder), caller.cancel.clone());
         let (exchange, looks) = (Arc::clone(self), Arc::clone(self));
-        // Whoever has just been listed may not listen yet.
-        let awaited = peer.clone();
-        let is_there = move || looks.peers.get().is_none_or(|peers| peers.is_within_reach(&awaited));
-        let attempt = move |_: Cancel, _: Rest, done: Done<()>| match is_there() {
-            true => done(Ok(())),
-            false => done(Err(Failure::new(Reason::PeerUnknown, format!("no other peer {peer} is listed")))),
+        let attempt = move |_: Cancel, _: Rest, done: Done<()>| {
+            // Whoever has just been listed may not listen yet.
+            let is_there = looks.peers.get().is_none_or(|peers| peers.is_within_reach(&peer));
+            let absent = || Failure::new(Reason::PeerUnknown, format!("no other peer {peer} is listed"));
+            done(if is_there { Ok(()) } else { Err(absent()) });
         };
         let listed = move |outcome: Result<(), Failure>| {
             let wanted = Wanted { wait: rest(), ..wanted };

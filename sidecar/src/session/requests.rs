@@ -77,7 +77,7 @@ impl Requests {
     /// # Errors
     /// LIMIT_EXCEEDED where none came in time; DRAINING where the sidecar ends.
     pub(super) fn admit(&self, bytes: u64) -> Result<Admitted, Failure> {
-        self.admit_within(0, bytes, PATIENCE)
+        self.admit_more(0, bytes)
     }
 
     /// Takes so many bytes more for a request of which `body` bytes are admitted already, and waits for room if there is none.

@@ -318,15 +318,17 @@ impl<B: Clone, W> Table<B, W> {
 
     /// Returns whether a reader of a session has been told that it is attached, or will be.
     pub(super) fn is_attached(&self, session: SessionId, reader: u64) -> bool {
-        let channel = self.readers.get(&reader).and_then(|id| self.channels.get(id));
-        let reader = channel.and_then(|channel| channel.readers.get(&reader));
+        let reader = self.reader(reader);
         reader.is_some_and(|reader| reader.party.session == session && reader.standing.has_cursor())
+    }
+
+    fn reader(&self, number: u64) -> Option<&Reader<B>> {
+        self.channels.get(self.readers.get(&number)?)?.readers.get(&number)
     }
 
     /// Returns whether a reader that is attached by now was evicted before.
     pub(super) fn is_evicted_early(&self, reader: u64) -> bool {
-        let channel = self.readers.get(&reader).and_then(|id| self.channels.get(id));
-        let reader = channel.and_then(|channel| channel.readers.get(&reader));
+        let reader = self.reader(reader);
         reader.is_some_and(|reader| reader.is_evicted_early && reader.standing == Standing::Attached)
     }
 
