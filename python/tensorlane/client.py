@@ -328,7 +328,7 @@ class Client:
         terms = _terms(wait, deadline, require)
         with _missing(wanted, wait), bars.arriving(self._core, [wanted], progress):
             (acquired,) = _all(self._core.acquire([wanted], terms, cancel, asked))
-        got = leased(acquired)
+        got = _tensor(acquired, wanted)
         if out is None:
             return got
         with got:
@@ -352,7 +352,7 @@ class Client:
         terms = _terms(wait, deadline, require)
         with _missing(wanted, wait), bars.arriving(self._core, wanted, progress):
             results = _all(self._core.acquire(wanted, terms, cancel, None))
-        return [leased(acquired) for acquired in results]
+        return [_tensor(acquired, target) for acquired, target in zip(results, wanted, strict=True)]
 
     def ticket(self, target: Target, *, uses: int = 1, ttl: float | None = None) -> str:
         """Makes a ticket for a tensor of this peer: text that keeps it until it was redeemed `uses` times, or `ttl` seconds (60) are over."""
@@ -753,6 +753,16 @@ def _missing(wanted: Any, wait: float | None = None) -> Remedies:
 
 def _prefix(prefix: str) -> str:
     return sizes.text("the prefix", prefix)
+
+
+def _tensor(acquired: Acquired, target: object) -> Tensor:
+    """The tensor that was acquired, unless it is the manifest of a set, whose bytes nobody means."""
+    got = leased(acquired)
+    if sets.METADATA in got.metadata:
+        got.release()
+        shown = target[0] if isinstance(target, tuple) else target
+        raise Unsupported(f"{shown} is a set, and a tensor is asked for", remedy="client.get_set(...) gets its tensors, client.load_into(...) loads them")
+    return got
 
 
 def _words(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:

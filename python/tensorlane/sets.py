@@ -18,6 +18,9 @@ PLAIN = (str, int, float, bool, type(None), list, tuple)
 DEPTH_MAX = 64
 """Lists and dicts of a plain value that may stand in each other, as in messages of channels."""
 
+METADATA = "tensorlane.set"
+"""Key in the metadata of a tensor that is the manifest of a set."""
+
 Path = tuple[str, ...]
 
 

@@ -250,6 +250,16 @@ def test_a_tensor_is_no_set_and_keeps_its_name(client, name):
         np.testing.assert_array_equal(client.get(name).numpy(), np.arange(3))
 
 
+def test_a_set_is_no_tensor_and_says_what_gets_it(client, name):
+    published = client.publish({"x": np.zeros(1)}, name)
+    for get in (client.get, lambda target: client.get_many([target]), lambda target: client.get({"policy": target})):
+        for target in (name, published.reference):
+            with pytest.raises(tensorlane.Unsupported, match=f"{target} is a set") as refused:
+                get(target)
+            assert "client.get_set" in refused.value.remedy
+    assert client.get_set(name)["x"].numpy()[0] == 0
+
+
 def test_a_set_that_is_not_there_yet_is_waited_for(client, name):
     got: list[int] = []
     reader = threading.Thread(target=lambda: got.append(client.get_set(name, wait=20).version))

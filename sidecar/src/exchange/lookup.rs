@@ -18,15 +18,13 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::TensorName;
 
-use super::attempts::{Attempts, Rest};
 use super::describe::describe_result;
 use super::search::{End, Search};
 pub(super) use super::search::{Found, Looked, There, there};
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::{Caller, Done, Exchange};
-use crate::cancel::Cancel;
+use super::{Caller, Exchange};
 use crate::gate;
-use crate::peer::{CallHandle, Peers};
+use crate::peer::CallHandle;
 use crate::store::Own;
 
 /// Time that the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
@@ -166,49 +164,8 @@ impl Exchange {
     }
 
     /// Finds names, and goes on with what each stands for: when all are found, the wait is over, or the caller cancels. A wait for a
-    /// name of a peer that is not listed yet is a wait for that peer, too.
+    /// name of a peer that is not listed or not reached yet is a wait for that peer, too.
     pub(super) fn find<T: Send + 'static>(
-        self: &Arc<Self>,
-        caller: Caller,
-        wanted: Wanted,
-        look: Look<T>,
-        then: Then<T>,
-    ) {
-        let unlisted =
-            wanted.names.iter().filter_map(|(peer, _)| peer.as_ref()).find(|peer| !self.knows(peer));
-        let Some(peer) = unlisted.filter(|_| !wanted.wait.is_zero()).cloned() else {
-            return self.find_listed(caller, wanted, look, then);
-        };
-        let until = wanted.deadline.min(Instant::now() + wanted.wait);
-        let rest = move || until.saturating_duration_since(Instant::now());
-        let (owner, cancel) = (Owner::Client(caller.holder), caller.cancel.clone());
-        let (exchange, looks) = (Arc::clone(self), Arc::clone(self));
-        let attempt = move |_: Cancel, _: Rest, done: Done<()>| {
-            // Whoever has just been listed may not listen yet.
-            let is_there = looks.peers.get().is_none_or(|peers| peers.is_within_reach(&peer));
-            let absent = || Failure::new(Reason::PeerUnknown, format!("no other peer {peer} is listed"));
-            done(if is_there { Ok(()) } else { Err(absent()) });
-        };
-        let listed = move |outcome: Result<(), Failure>| {
-            let wanted = Wanted { wait: rest(), ..wanted };
-            match outcome {
-                Ok(()) => exchange.find(caller, wanted, look, then),
-                // The search says it for each name.
-                Err(_) => exchange.find_listed(caller, wanted, look, then),
-            }
-        };
-        Attempts::begin(self, (owner, &cancel), rest(), Box::new(attempt), Box::new(listed));
-    }
-
-    /// Returns whether a peer is this one, is listed, or is connected, whatever the directory says just now. Where there are no peers
-    /// nobody waits for one.
-    fn knows(&self, peer: &PeerName) -> bool {
-        let is_there = |peers: &Arc<Peers>| peers.lists(peer) || peers.is_connected(peer);
-        *peer == self.me().peer || self.peers.get().is_none_or(is_there)
-    }
-
-    /// Finds names of peers that are listed; those of others fail.
-    fn find_listed<T: Send + 'static>(
         self: &Arc<Self>,
         caller: Caller,
         wanted: Wanted,
@@ -296,13 +253,13 @@ impl Exchange {
 impl<T: Send + 'static> Hunt<T> {
     /// Asks a peer what it has now.
     fn ask(self: &Arc<Self>, peer: &PeerName, names: Vec<usize>, until: Instant) {
-        let Some(peers) = self.exchange.peers.get() else {
-            // Without a way to peers there is none that answers.
-            return self.answered(
-                peer,
-                &names,
-                self.exchange.peers_or_fail().map(|_| v1::Inquired::default()),
-            );
+        let peers = match self.exchange.peers_or_fail() {
+            Ok(peers) => peers,
+            Err(failure) => {
+                // Without a way to peers there is none that comes.
+                self.state.lock().search.failed(&names, &failure);
+                return self.answered(peer, &names, Err(failure));
+            }
         };
         let targets = {
             let state = self.state.lock();

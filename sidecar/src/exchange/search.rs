@@ -43,6 +43,8 @@ pub(super) struct Search<T> {
     remote: HashMap<usize, Vec<There>>,
     /// Peers that did not answer a question in time: what they have is not known.
     pub(super) silent: BTreeSet<PeerName>,
+    /// Reasons why peers that are asked by name could not be asked the last time.
+    absent: HashMap<PeerName, Failure>,
 }
 
 /// Reason for which a search ends, for names that were not found.
@@ -59,7 +61,7 @@ pub(super) enum End {
 impl<T> Search<T> {
     pub(super) fn new(wanted: Vec<(Option<PeerName>, TensorName)>) -> Self {
         let found = wanted.iter().map(|_| None).collect();
-        Self { wanted, found, remote: HashMap::new(), silent: BTreeSet::new() }
+        Self { wanted, found, remote: HashMap::new(), silent: BTreeSet::new(), absent: HashMap::new() }
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -127,8 +129,14 @@ impl<T> Search<T> {
         self.wanted.iter().zip(&self.found).any(|((_, wanted), found)| found.is_none() && wanted == name)
     }
 
-    /// A peer told of a name while it was waited for: the first that has it is the answer.
+    /// A peer told of a name while it was waited for: the first that has it is the answer. A peer that is not there may come.
     pub(super) fn told(&mut self, key: &Key, told: &Result<There, Failure>) {
+        if let (Some(peer), Err(failure)) = (&key.at, told)
+            && is_absence(failure)
+        {
+            self.absent.insert(peer.clone(), failure.clone());
+            return;
+        }
         let missing = self.wanted.iter().zip(&mut self.found).filter(|(_, found)| found.is_none());
         for ((at, name), found) in missing {
             if *at == key.at && *name == key.name {
@@ -147,19 +155,17 @@ impl<T> Search<T> {
         let results = match outcome {
             Ok(inquired) => {
                 self.silent.remove(peer);
+                self.absent.remove(peer);
                 inquired.results
             }
-            // A peer that was asked for by name and cannot be is the answer, one that is late is told of at the end; one of many
-            // is just absent.
+            // What a peer refuses that was asked for by name is the answer; one that is late or not there is told of at the
+            // end. One of many is just absent.
             Err(failure) => {
                 self.silent.insert(peer.clone());
-                if failure.reason == Reason::DeadlineExceeded {
-                    return;
-                }
-                for index in names {
-                    if self.wanted[*index].0.is_some() && self.found[*index].is_none() {
-                        self.found[*index] = Some(Err(failure.clone()));
-                    }
+                if is_absence(&failure) {
+                    self.absent.insert(peer.clone(), failure);
+                } else if failure.reason != Reason::DeadlineExceeded {
+                    self.failed(names, &failure);
                 }
                 return;
             }
@@ -173,6 +179,15 @@ impl<T> Search<T> {
                 }
                 // A name of a copy, or of somebody else's tensor, is nothing that this peer can speak for.
                 Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Ends the search for names of one peer with a failure.
+    pub(super) fn failed(&mut self, names: &[usize], failure: &Failure) {
+        for index in names {
+            if self.wanted[*index].0.is_some() && self.found[*index].is_none() {
+                self.found[*index] = Some(Err(failure.clone()));
             }
         }
     }
@@ -200,7 +215,7 @@ impl<T> Search<T> {
         end: &End,
         lists: impl Fn(&PeerName) -> bool,
     ) -> Vec<Result<Found<T>, Failure>> {
-        let Self { wanted, found, silent, .. } = self;
+        let Self { wanted, found, silent, absent, .. } = self;
         let (limit, unasked, rounds) = match end {
             End::Over { limit, unasked, rounds } => (*limit, *unasked, *rounds),
             End::Failed(failure) => {
@@ -209,6 +224,7 @@ impl<T> Search<T> {
             }
         };
         let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
+            Some(peer) if absent.contains_key(&peer) => absent[&peer].clone(),
             Some(peer) if silent.contains(&peer) => not_told(&peer, &name, limit),
             Some(peer) => not_found(&name, &format!("at {peer}"), ""),
             None if rounds.is_some() => {
@@ -231,6 +247,11 @@ impl<T> Search<T> {
             .map(|(found, wanted)| found.unwrap_or_else(|| Err(missing(wanted))))
             .collect()
     }
+}
+
+/// Returns whether a failure says that the peer is not there, so that it may come.
+fn is_absence(failure: &Failure) -> bool {
+    matches!(failure.reason, Reason::PeerUnreachable | Reason::PeerUnknown)
 }
 
 /// Of a name that nobody has. `apart`: what [`meant_apart`] says of it.
@@ -326,6 +347,32 @@ mod tests {
         let end = End::Over { limit: Duration::from_secs(2), unasked, rounds };
         let mut results = search.finish(&end, |peer| ["a", "b"].contains(&peer.as_str()));
         results.remove(0).map(drop).unwrap_err().message
+    }
+
+    #[test]
+    fn a_peer_that_is_not_there_may_come_and_its_absence_is_the_answer_at_the_end_alone() {
+        let (peer, name): (PeerName, _) = ("a".parse().unwrap(), TensorName::new("x").unwrap());
+        let key = Key { at: Some(peer.clone()), name: name.clone() };
+        let end = End::Over { limit: Duration::from_secs(2), unasked: 0, rounds: None };
+        let new = || Search::<()>::new(vec![(Some(peer.clone()), name.clone())]);
+        let reason = |search: Search<()>| search.finish(&end, |_| true).remove(0).map(drop).unwrap_err().reason;
+        for reason_of in [Reason::PeerUnreachable, Reason::PeerUnknown] {
+            let failure = Failure::new(reason_of, "nobody listens there");
+            let (mut asked, mut waited) = (new(), new());
+            asked.answered(&peer, &[0], Err(failure.clone()));
+            waited.told(&key, &Err(failure));
+            for search in [asked, waited] {
+                assert!(!search.is_complete() && search.misses(&name));
+                assert_eq!(reason(search), reason_of);
+            }
+        }
+        let mut came = new();
+        came.answered(&peer, &[0], Err(Failure::new(Reason::PeerUnreachable, "nobody listens there")));
+        came.answered(&peer, &[0], Ok(v1::Inquired::default()));
+        assert_eq!(reason(came), Reason::NotFound);
+        let mut refused = new();
+        refused.answered(&peer, &[0], Err(Failure::new(Reason::LimitExceeded, "too many calls")));
+        assert!(refused.is_complete());
     }
 
     #[test]

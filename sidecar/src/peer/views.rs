@@ -24,12 +24,6 @@ impl Peers {
         peer.is_some_and(|peer| peer.state.lock().link.is_some())
     }
 
-    /// Returns whether a question to the peer can be answered: it is connected, or listed where peers are connected only when needed.
-    #[must_use]
-    pub fn is_within_reach(&self, name: &PeerName) -> bool {
-        self.is_connected(name) || !self.shared.is_mesh() && self.lists(name)
-    }
-
     /// The peers with a connection.
     pub fn connected(&self) -> Vec<PeerName> {
         let mut names: Vec<PeerName> = (self.shared.peers().iter())

@@ -4,6 +4,7 @@ use tensorlane_proto::identity::PeerName;
 
 use super::*;
 use crate::exchange::alone::alone_as;
+use crate::identity::Identity;
 use crate::peer::tests::keys;
 use crate::peer::tests::world::{Table, nowhere};
 use crate::peer::{Counters, LanesConfig, Me, Peers, PeersConfig};
@@ -16,6 +17,28 @@ struct Member {
     _workers: Workers,
 }
 
+/// Starts a peer of this name with so many seats, and lists it in the table of all.
+fn start(name: &str, identity: &Identity, seats: usize, table: &Arc<Table>) -> Member {
+    let (exchange, workers, _) = alone_as(name);
+    let config = PeersConfig {
+        peers_max: seats,
+        lanes: LanesConfig { count: 0, ..LanesConfig::default() },
+        ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
+    };
+    let me = Me {
+        exchange: "lab".parse().unwrap(),
+        peer: name.parse().unwrap(),
+        incarnation: Incarnation(1),
+        offer: v1::Offer::default(),
+    };
+    let serve = Arc::clone(&exchange) as Arc<dyn Serve>;
+    let (keys, known) = (keys::keys(identity), Arc::clone(table) as _);
+    let peers = Peers::start(config, keys, known, me, serve, Arc::new(Counters::default())).unwrap();
+    table.list(name, peers.bound_address(), identity.fingerprint);
+    exchange.connect(Arc::clone(&peers));
+    Member { exchange, peers, _workers: workers }
+}
+
 /// So many that list each other, with so many seats each.
 fn many(count: usize, seats: usize) -> Vec<Member> {
     let table = Arc::new(Table::default());
@@ -24,27 +47,8 @@ fn many(count: usize, seats: usize) -> Vec<Member> {
     for (peer, identity) in names.iter().zip(&identities) {
         table.list(peer, nowhere(), identity.fingerprint);
     }
-    let start = |(name, identity): (&String, &_)| {
-        let (exchange, workers, _) = alone_as(name);
-        let config = PeersConfig {
-            peers_max: seats,
-            lanes: LanesConfig { count: 0, ..LanesConfig::default() },
-            ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
-        };
-        let me = Me {
-            exchange: "lab".parse().unwrap(),
-            peer: name.parse().unwrap(),
-            incarnation: Incarnation(1),
-            offer: v1::Offer::default(),
-        };
-        let serve = Arc::clone(&exchange) as Arc<dyn Serve>;
-        let (keys, known) = (keys::keys(identity), Arc::clone(&table) as _);
-        let peers = Peers::start(config, keys, known, me, serve, Arc::new(Counters::default())).unwrap();
-        table.list(name, peers.bound_address(), identity.fingerprint);
-        exchange.connect(Arc::clone(&peers));
-        Member { exchange, peers, _workers: workers }
-    };
-    names.iter().zip(&identities).map(start).collect()
+    let both = names.iter().zip(&identities);
+    both.map(|(name, identity)| start(name, identity, seats, &table)).collect()
 }
 
 #[test]
@@ -86,4 +90,37 @@ fn a_name_that_a_peer_gets_while_it_is_waited_for_is_told_whoever_has_seats() {
     let description = found(&waiting).unwrap();
     let reference: tensorlane_proto::reference::Reference = description.reference.parse().unwrap();
     assert_eq!(*reference.peer(), "p7".parse::<PeerName>().unwrap());
+}
+
+/// Seats of an exchange that connects everybody, and of one in which they are scarce.
+const SEATS: [usize; 2] = [16, 1];
+
+#[test]
+fn a_wait_for_a_name_of_a_peer_lasts_while_the_peer_is_not_listed_or_down() {
+    for seats in SEATS {
+        let table = Arc::new(Table::default());
+        let identities: Vec<_> = (0..3).map(|_| keys::identity()).collect();
+        let first = start("p0", &identities[0], seats, &table);
+        // It is listed, and nobody listens there; p2 is not listed.
+        table.list("p1", nowhere(), identities[1].fingerprint);
+        let ask = |peer: &str, wait_ms| {
+            let (names, peer) = (vec!["later".to_owned()], peer.to_owned());
+            let request = v1::LookupRequest { names, peer, wait_ms, ..v1::LookupRequest::default() };
+            let (tell, told) = channel();
+            first.exchange.lookup(caller(1), request, move |outcome| drop(tell.send(outcome)));
+            told
+        };
+        assert_eq!(found(&ask("p1", 0)).unwrap_err().reason, Reason::PeerUnreachable);
+        assert_eq!(found(&ask("p1", 100)).unwrap_err().reason, Reason::PeerUnreachable);
+        assert_eq!(found(&ask("p2", 100)).unwrap_err().reason, Reason::PeerUnknown);
+        for (peer, identity) in [("p1", &identities[1]), ("p2", &identities[2])] {
+            let waiting = ask(peer, 50_000);
+            crate::peer::tests::world::until("it waits", || first.exchange.waiting_for_names().0 == 1);
+            let second = start(peer, identity, seats, &table);
+            put(&second.exchange, "later");
+            let description = found(&waiting).unwrap();
+            let reference: tensorlane_proto::reference::Reference = description.reference.parse().unwrap();
+            assert_eq!(*reference.peer(), peer.parse::<PeerName>().unwrap());
+        }
+    }
 }
