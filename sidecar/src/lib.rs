@@ -10,6 +10,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod backoff;
 pub mod cancel;
 pub mod clock;
 pub mod config;

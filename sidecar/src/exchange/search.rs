@@ -355,7 +355,8 @@ mod tests {
         let key = Key { at: Some(peer.clone()), name: name.clone() };
         let end = End::Over { limit: Duration::from_secs(2), unasked: 0, rounds: None };
         let new = || Search::<()>::new(vec![(Some(peer.clone()), name.clone())]);
-        let reason = |search: Search<()>| search.finish(&end, |_| true).remove(0).map(drop).unwrap_err().reason;
+        let reason =
+            |search: Search<()>| search.finish(&end, |_| true).remove(0).map(drop).unwrap_err().reason;
         for reason_of in [Reason::PeerUnreachable, Reason::PeerUnknown] {
             let failure = Failure::new(reason_of, "nobody listens there");
             let (mut asked, mut waited) = (new(), new());

@@ -17,6 +17,7 @@ use super::{
     BorrowedMemory, GpuId, HolderLost, LanesConfig, NodeConfig, PartialTensor, Paths, PullGuard, RelayToken,
     Resolver, ServedOnGpu, SmallAnswer, Source, TellAttached,
 };
+use crate::backoff::Backoff;
 use crate::cancel::Cancel;
 use crate::output_budget::OutputBudget;
 use crate::threads::Threads;
@@ -42,7 +43,7 @@ pub struct PeersConfig {
     /// The budget of answers that wait to be read.
     pub unread: OutputBudget,
     /// First and longest wait between two attempts to reach a peer.
-    pub backoff: (Duration, Duration),
+    pub backoff: Backoff,
     /// The newest version of the protocol that is spoken; an older one than this release's, to try how that goes.
     pub version: u32,
     /// Bytes of packed rows of mutable sets that one other peer may have and not have released.
@@ -70,7 +71,7 @@ impl PeersConfig {
             peers_max: 256,
             strangers_max: 64,
             unread: OutputBudget::new(128 << 20),
-            backoff: (Duration::from_millis(100), Duration::from_secs(5)),
+            backoff: Backoff::new(Duration::from_millis(100), Duration::from_secs(5)),
             version: PEER_VERSION,
             packed_max: u64::MAX,
             lanes: LanesConfig::default(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tensorlane_proto::{Fingerprint, Incarnation};
 
 use super::seats::{self, NoSeat};
+use crate::backoff::Backoff;
 
 /// The attempts to reach one peer.
 #[derive(Debug, Default)]
@@ -65,15 +66,12 @@ impl Dial {
     }
 
     /// The attempt failed; the next one comes after a wait that doubles. `chance` is 0 to 1.
-    pub(super) fn fail(&mut self, attempt: u64, now: Instant, backoff: (Duration, Duration), chance: f64) {
+    pub(super) fn fail(&mut self, attempt: u64, now: Instant, backoff: Backoff, chance: f64) {
         self.running = false;
         (self.free, self.full) = (None, 0);
         self.failed = self.failed.saturating_add(1);
         self.last_failed = attempt;
-        let doubled = backoff.0.saturating_mul(1 << self.failed.min(16).saturating_sub(1));
-        // Half fixed, half by chance: peers that were lost together do not come back together.
-        let wait = doubled.min(backoff.1).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
-        self.next = Some(now + wait);
+        self.next = Some(now + backoff.jittered(self.failed, chance));
     }
 
     /// A connection is up, whoever dialed it.
@@ -142,7 +140,7 @@ pub(super) fn replaces(
 mod tests {
     use super::*;
 
-    const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+    const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
     #[test]
     fn both_ends_keep_the_same_one_of_two_simultaneous_connections() {
@@ -172,11 +170,11 @@ mod tests {
         let mut dial = Dial::default();
         dial.begin(now);
         dial.no_seat(told, now, 1.0);
-        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::Never, "nobody needs it");
-        assert_eq!(dial.due(true, true, now, BACKOFF.0), Due::At(now + told.retry));
+        assert_eq!(dial.due(true, false, now, BACKOFF.first), Due::Never, "nobody needs it");
+        assert_eq!(dial.due(true, true, now, BACKOFF.first), Due::At(now + told.retry));
         assert_eq!((dial.last_failed, dial.failed), (0, 0), "it did not fail");
         dial.connected();
-        assert_eq!(dial.due(true, false, now + BACKOFF.0, BACKOFF.0), Due::Now);
+        assert_eq!(dial.due(true, false, now + BACKOFF.first, BACKOFF.first), Due::Now);
     }
 
     #[test]
@@ -186,32 +184,32 @@ mod tests {
         dial.begin(now);
         dial.no_seat(told, now, 1.0);
         dial.rest_no_more();
-        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::At(now + told.retry));
-        assert_eq!(dial.due(false, false, now, BACKOFF.0), Due::Never, "the other end dials it");
+        assert_eq!(dial.due(true, false, now, BACKOFF.first), Due::At(now + told.retry));
+        assert_eq!(dial.due(false, false, now, BACKOFF.first), Due::Never, "the other end dials it");
         // It has no seat there all the same.
         dial.begin(now);
         dial.no_seat(told, now, 1.0);
-        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::Never);
+        assert_eq!(dial.due(true, false, now, BACKOFF.first), Due::Never);
     }
 
     #[test]
     fn the_wait_doubles_up_to_its_limit_and_a_waiting_call_cuts_it() {
         let now = Instant::now();
         let mut dial = Dial::default();
-        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::Now);
-        assert_eq!(dial.due(false, false, now, BACKOFF.0), Due::Never);
+        assert_eq!(dial.due(true, false, now, BACKOFF.first), Due::Now);
+        assert_eq!(dial.due(false, false, now, BACKOFF.first), Due::Never);
         for (round, wait) in [100, 200, 400, 800, 1600, 3200, 5000, 5000].into_iter().enumerate() {
             let attempt = dial.begin(now);
-            assert_eq!(dial.due(true, true, now, BACKOFF.0), Due::Never, "one at a time");
+            assert_eq!(dial.due(true, true, now, BACKOFF.first), Due::Never, "one at a time");
             dial.fail(attempt, now, BACKOFF, 1.0);
             assert_eq!(
-                dial.due(true, false, now, BACKOFF.0),
+                dial.due(true, false, now, BACKOFF.first),
                 Due::At(now + Duration::from_millis(wait)),
                 "{round}"
             );
-            assert_eq!(dial.due(true, true, now, BACKOFF.0), Due::At(now + BACKOFF.0));
+            assert_eq!(dial.due(true, true, now, BACKOFF.first), Due::At(now + BACKOFF.first));
         }
         dial.connected();
-        assert_eq!(dial.due(true, false, now + BACKOFF.0, BACKOFF.0), Due::Now);
+        assert_eq!(dial.due(true, false, now + BACKOFF.first, BACKOFF.first), Due::Now);
     }
 }

@@ -260,7 +260,7 @@ fn round(shared: &Arc<Shared>) -> Round {
         let needed =
             state.needs_link() || !is_mesh && state.must_return(peer.is_held(), shared.config.grace, now);
         let eager = is_mesh && listed.is_some() && peer.is_eager();
-        let (due, last) = (state.dial.due(eager, needed, now, shared.config.backoff.0), state.dial.last);
+        let (due, last) = (state.dial.due(eager, needed, now, shared.config.backoff.first), state.dial.last);
         drop(state);
         match due {
             Due::Now => waiting.push(Waiting { peer, needed, last }),

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tensorlane_proto::{Failure, PeerName, Reason};
 
+use crate::backoff::Backoff;
 use crate::clock;
 
 /// Time for the first question on a connection that came in: until then it is not known to be of no use.
@@ -105,8 +106,7 @@ pub(super) fn seating(taken: Taken<'_>, needed: bool) -> Seating {
 /// that were sent away together do not come back together.
 pub(super) fn wait(told: NoSeat, times: u32, chance: f64) -> Duration {
     let first = told.retry.clamp(RETRY.0, RETRY.1);
-    let grown = first.saturating_mul(1 << times.saturating_sub(1).min(8));
-    grown.min(RETRY_GROWN.max(first)).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
+    Backoff::new(first, RETRY_GROWN.max(first)).jittered(times, chance)
 }
 
 // === impl NoSeat ===

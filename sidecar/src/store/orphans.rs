@@ -10,11 +10,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tensorlane_memory::{Arena, GrowError, NoRoom, SegmentHandle};
 use tensorlane_proto::ledger::{Millis, SessionId};
 
 use super::Store;
+use crate::backoff::Backoff;
 use crate::metrics::label::PanicScope;
 use crate::session::Segments;
 use crate::threads::Threads;
@@ -24,9 +26,7 @@ const LOOK: Millis = Millis(200);
 /// Time until the next copy is tried after one for which there was no room. Twice as long after each further one: pages
 /// that stay for so much longer, against a look through the arena, idle copies that are dropped and idle segments that
 /// clients are asked to unmap.
-const TRY_AGAIN: Millis = Millis(2_000);
-/// The longest pause.
-const TRY_AGAIN_MAX: Millis = Millis(60_000);
+const TRY_AGAIN: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
 /// State of the copies that are being made, as the keeper knows it.
 #[derive(Default)]
@@ -96,8 +96,7 @@ impl Orphans {
 
 /// Pause after a further failure than these.
 fn pause(failures: u32) -> Millis {
-    // Doubled so often it is longer than the longest.
-    Millis((TRY_AGAIN.0 << failures.min(16)).min(TRY_AGAIN_MAX.0))
+    Millis(u64::try_from(TRY_AGAIN.wait(failures.saturating_add(1)).as_millis()).unwrap_or(u64::MAX))
 }
 
 // === impl Store ===

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
+
 /// The waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// Time over which the first lists of sidecars that start together are spread, by chance. Each of them is late by half of it.
     pub(super) spread: Duration,
-    /// The first wait after a failure; it doubles with each further one.
-    pub(super) backoff_min: Duration,
-    /// The longest wait after a failure. A sidecar is at most this late after an outage.
-    pub(super) backoff_max: Duration,
+    /// Waits after failures. A sidecar is at most the longest late after an outage.
+    pub(super) backoff: Backoff,
     /// The shortest time between two lists that somebody asked for: strangers who knock must not make us list all day.
     pub(super) refresh_every: Duration,
     /// Time that the watch may take to bring what a refresh is about, before a list is made.
@@ -34,8 +34,7 @@ impl Default for Timing {
     fn default() -> Timing {
         Timing {
             spread: Duration::from_millis(500),
-            backoff_min: Duration::from_millis(200),
-            backoff_max: Duration::from_secs(15),
+            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(15)),
             refresh_every: Duration::from_secs(1),
             refresh_lag: Duration::from_millis(100),
             gather: Duration::from_millis(50),
@@ -55,8 +54,7 @@ impl Timing {
     /// Time to wait after this many failures in a row, at least as long as the server says. Between half and all of
     /// the doubled wait, by `chance` from 0 to 1, so that sidecars that failed together do not come back together.
     pub(super) fn pause(&self, failures: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
-        let doubled = self.backoff_min.saturating_mul(1 << failures.saturating_sub(1).min(16));
-        let wait = doubled.min(self.backoff_max).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+        let wait = self.backoff.jittered(failures, chance);
         wait.max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX))
     }
 
@@ -75,12 +73,12 @@ mod tests {
     fn the_wait_doubles_up_to_its_limit_and_half_of_it_is_chance() {
         let timing = Timing::default();
         let longest = |failures| timing.pause(failures, None, 1.0);
-        assert_eq!(longest(1), timing.backoff_min);
-        assert_eq!(longest(2), timing.backoff_min * 2);
+        assert_eq!(longest(1), timing.backoff.first);
+        assert_eq!(longest(2), timing.backoff.first * 2);
         for failures in [8, 100, u32::MAX] {
-            assert_eq!(longest(failures), timing.backoff_max);
+            assert_eq!(longest(failures), timing.backoff.longest);
         }
-        assert_eq!(timing.pause(2, None, 0.0), timing.backoff_min);
+        assert_eq!(timing.pause(2, None, 0.0), timing.backoff.first);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Watcher {
                 Ok(After::List) => return,
                 Ok(After::Watch) => failures = 0,
                 Err(error) => {
-                    failures = if since.elapsed() > self.timing.backoff_max { 1 } else { failures + 1 };
+                    failures = if since.elapsed() > self.timing.backoff.longest { 1 } else { failures + 1 };
                     self.failed("watch", &error).await;
                     // 410: our version is compacted away. Another refusal will not go away by asking the same again. Silence: our
                     // version may be one that the server has yet to come to.

@@ -17,6 +17,7 @@ use tensorlane_proto::{
 };
 
 use super::keys;
+use crate::backoff::Backoff;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::output_budget::OutputBudget;
@@ -526,7 +527,7 @@ impl<'a> Start<'a> {
             progress: self.progress,
             grace: self.grace,
             handshake: self.handshake,
-            backoff: (Duration::from_millis(5), Duration::from_millis(50)),
+            backoff: Backoff::new(Duration::from_millis(5), Duration::from_millis(50)),
             lanes: self.lanes,
             version: self.version,
             node,

@@ -11,6 +11,7 @@ use tensorlane_proto::negotiate::{Offer, Require, VersionRange};
 use self::twin::{Twin, published};
 use super::super::PeerEntry;
 use super::*;
+use crate::backoff::Backoff;
 
 mod gate;
 mod publishing;
@@ -35,8 +36,7 @@ fn timing() -> Timing {
     let ms = Duration::from_millis;
     Timing {
         spread: ms(1),
-        backoff_min: ms(2),
-        backoff_max: ms(50),
+        backoff: Backoff::new(ms(2), ms(50)),
         refresh_every: ms(1),
         refresh_lag: ms(1),
         gather: ms(1),

@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::frame::LANES_MAX;
 
+use crate::backoff::Backoff;
+
 /// First and longest wait after a lane that could not be opened, or broke.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Time that a lane may take to come before it is asked for again.
 const COMING: Duration = Duration::from_secs(1);
 /// After pulls have given up on lanes, how long no pull tries them: at first, and at most. It doubles until one comes.
-const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+const COOLDOWN: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 enum Lane {
@@ -119,9 +121,8 @@ impl LaneDialer {
             // It broke, or was given up by a pull in a hurry, which says nothing of packets.
             self.up = None;
         }
-        let doubled = BACKOFF.0.saturating_mul(1 << self.failed.min(16));
-        self.failed += 1;
-        let time = now + doubled.min(BACKOFF.1);
+        self.failed = self.failed.saturating_add(1);
+        let time = now + BACKOFF.wait(self.failed);
         self.not_before = Some(self.not_before.map_or(time, |before| before.max(time)));
     }
 
@@ -185,9 +186,8 @@ impl LaneDialer {
     pub(super) fn give_up(&mut self, now: Instant) -> bool {
         let is_over = self.in_vain + self.waited(now) >= self.patience;
         if is_over {
-            let doubled = COOLDOWN.0.saturating_mul(1 << self.given_up.min(16));
-            self.cooling = Some(now + doubled.min(COOLDOWN.1));
-            self.given_up += 1;
+            self.given_up = self.given_up.saturating_add(1);
+            self.cooling = Some(now + COOLDOWN.wait(self.given_up));
             self.without = None;
             self.in_vain = Duration::ZERO;
         }
@@ -232,13 +232,13 @@ mod tests {
         assert_eq!(opening.missing(now), [0]);
         opening.came(0, now);
         opening.failed(0, now);
-        assert!(opening.missing(now + BACKOFF.0).is_empty(), "it brought nothing");
-        now += BACKOFF.1;
+        assert!(opening.missing(now + BACKOFF.first).is_empty(), "it brought nothing");
+        now += BACKOFF.longest;
         assert_eq!(opening.missing(now), [0]);
         opening.came(0, now);
         opening.delivered();
         opening.failed(0, now);
-        assert_eq!(opening.missing(now + BACKOFF.0), [0]);
+        assert_eq!(opening.missing(now + BACKOFF.first), [0]);
     }
 
     #[test]
@@ -255,11 +255,11 @@ mod tests {
         assert!(opening.is_hopeful(now + HOPE / 4), "while nobody waited, nothing was waited for in vain");
         opening.give_up(now + HOPE / 2);
         assert!(!opening.is_hopeful(now + HOPE / 2), "one after the other has waited long enough");
-        let now = now + HOPE / 2 + COOLDOWN.0;
+        let now = now + HOPE / 2 + COOLDOWN.first;
         assert!(opening.is_hopeful(now) && opening.without(now, true) == Some(now));
         opening.give_up(now + HOPE);
-        assert!(!opening.is_hopeful(now + HOPE + COOLDOWN.0), "it takes longer each time");
-        assert!(opening.is_hopeful(now + HOPE + COOLDOWN.0 * 2));
+        assert!(!opening.is_hopeful(now + HOPE + COOLDOWN.first), "it takes longer each time");
+        assert!(opening.is_hopeful(now + HOPE + COOLDOWN.first * 2));
         opening.came(0, now);
         assert!(opening.without(now + HOPE * 9, true).is_some(), "it is up and has brought nothing");
         opening.delivered();

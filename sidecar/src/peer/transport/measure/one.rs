@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::backoff::Backoff;
+
 /// Windows that an average is taken to stand for where there is one, and at most: one more counts a fifth, and at last a
 /// sixteenth. On a link that loses packets some windows in a hundred take five times as long as the others, and half as many
 /// would show their luck; twice as many would notice too late that the link is another one.
@@ -19,7 +21,7 @@ const ANOTHER_LINK: f64 = 4.0;
 /// Windows of the other transport in which what is known of this one comes to count half.
 const AGES: f64 = 64.0;
 /// Time for which a transport that failed is not tried: at first, and at most. It doubles until it brings something.
-const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+const COOLDOWN: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct One {
@@ -106,9 +108,8 @@ impl One {
 
     /// A pull could not come by it: nothing that was known holds, and it is left alone for a while.
     pub(super) fn fails(&mut self, now: Instant) {
-        let doubled = COOLDOWN.0.saturating_mul(1 << self.failed.min(16));
-        self.cooling = Some(now + doubled.min(COOLDOWN.1));
         self.failed = self.failed.saturating_add(1);
+        self.cooling = Some(now + COOLDOWN.wait(self.failed));
         (self.rate, self.bound) = (None, None);
     }
 }

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::negotiate::SameNode;
 
+use crate::backoff::Backoff;
+
 /// First and longest wait between two calls at a peer's socket. The peer may be on another node for good.
-const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Shortest time between two looks at time, whoever asks.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time after the connection came up for which it counts as about to be known: who asks for a tensor meanwhile waits
@@ -23,7 +25,7 @@ pub(super) struct Meeting<S> {
     /// Nothing was tried yet.
     untried: bool,
     due: Instant,
-    wait: Duration,
+    failures: u32,
     looked: Option<Instant>,
     /// The peer has no socket in this node's directory.
     elsewhere: bool,
@@ -38,7 +40,7 @@ impl<S> Meeting<S> {
             calling: false,
             untried: true,
             due: now,
-            wait: WAITS.0,
+            failures: 0,
             looked: None,
             elsewhere: false,
             over: false,
@@ -86,8 +88,8 @@ impl<S> Meeting<S> {
     /// A call came to nothing.
     pub(super) fn failed(&mut self, now: Instant, elsewhere: bool) {
         (self.calling, self.untried, self.elsewhere) = (false, false, elsewhere);
-        self.due = now + self.wait;
-        self.wait = (self.wait * 2).min(WAITS.1);
+        self.failures = self.failures.saturating_add(1);
+        self.due = now + BACKOFF.wait(self.failures);
     }
 
     /// Notes that they have met; false where there is no place for another meeting.
@@ -97,14 +99,14 @@ impl<S> Meeting<S> {
             return false;
         }
         self.socket = Some(Arc::clone(socket));
-        (self.untried, self.elsewhere, self.wait) = (false, false, WAITS.0);
+        (self.untried, self.elsewhere, self.failures) = (false, false, 0);
         true
     }
 
     /// Notes that they have parted.
     pub(super) fn end(&mut self, now: Instant) {
         self.socket = None;
-        self.due = now + self.wait;
+        self.due = now + BACKOFF.wait(self.failures);
     }
 
     /// The connection has ended: they do not meet any more.
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!((meeting.same_node(), meeting.is_due(at)), (SameNode::Proven, false));
         assert!(!meeting.begin(&socket()), "there is one already");
         meeting.end(at);
-        assert_eq!((meeting.same_node(), meeting.due - at), (SameNode::Unknown, WAITS.0));
+        assert_eq!((meeting.same_node(), meeting.due - at), (SameNode::Unknown, BACKOFF.first));
     }
 
     #[test]
