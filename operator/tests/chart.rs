@@ -182,7 +182,19 @@ fn every_toggle_adds_or_takes_away_its_objects_alone() {
         ("podMonitor.enabled=true", &["PodMonitor/tensorlane-operator", "PodMonitor/tensorlane-sidecars"]),
         ("prometheusRule.enabled=true", &["PrometheusRule/tensorlane"]),
         ("dashboard.enabled=true", &["ConfigMap/tensorlane-dashboard"]),
-        ("certManager.enabled=true", &["Certificate/tensorlane-webhook", "Issuer/tensorlane-webhook"]),
+        (
+            "certManager.enabled=true",
+            &[
+                "Certificate/tensorlane-webhook",
+                "Certificate/tensorlane-webhook-authority",
+                "Issuer/tensorlane-webhook",
+                "Issuer/tensorlane-webhook-root",
+            ],
+        ),
+        (
+            "certManager.enabled=true,certManager.issuerRef.kind=ClusterIssuer,certManager.issuerRef.name=internal",
+            &["Certificate/tensorlane-webhook"],
+        ),
     ];
     for (toggle, expected) in toggles {
         let with = names(&["--set", toggle]);
@@ -459,6 +471,11 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
         ("sameNode.bytes=64Ki", "bytes"),
         ("sameNode.bytes=2Ti", "bytes"),
         ("sameNode.files=1", "files"),
+        (
+            "sameNode.exchanges[0].namespace=ml,sameNode.exchanges[0].name=team-a,sameNode.exchanges[0].claim=true,\
+             sameNode.exchanges[1].namespace=ml-team,sameNode.exchanges[1].name=a,sameNode.exchanges[1].claim=true",
+            "tensorlane-ml-team-a",
+        ),
     ] {
         let refused = helm(&program, &["lint"], &["--set", bad]);
         let said = [refused.stdout, refused.stderr].concat();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::namespace::{self, Namespace};
 use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
-use crate::manifests::{GAP_REMEDY, Installation, PEER_POLICY, gap};
+use crate::manifests::{Installation, PEER_POLICY, gap, gap_remedy};
 use crate::names::MUTATE_PATH;
 
 /// The role and role binding with which the pods of a namespace find each other.
@@ -147,7 +147,11 @@ fn policies(cluster: &Cluster) -> Vec<Finding> {
         .filter_map(|(name, seen)| match seen {
             Seen::There(_) => None,
             Seen::Hidden(why) => Some(hidden("policies", name, why)),
-            Seen::Missing => Some(Finding::problem("policies", format!("{name} is missing"), GAP_REMEDY)),
+            Seen::Missing => Some(Finding::problem(
+                "policies",
+                format!("{name} is missing"),
+                gap_remedy(&cluster.operator_namespace),
+            )),
         })
         .collect();
     findings.extend(changed_guard(cluster));
@@ -168,7 +172,7 @@ fn changed_guard(cluster: &Cluster) -> Option<Finding> {
     let namespace = cluster.operator_namespace.clone();
     let installation = Installation { namespace, ..Installation::default() };
     let gap = gap(Some(policy), Some(binding), &installation)?;
-    Some(Finding::problem("policies", gap.what, GAP_REMEDY))
+    Some(Finding::problem("policies", gap.what, gap.remedy))
 }
 
 fn operator(cluster: &Cluster) -> Finding {

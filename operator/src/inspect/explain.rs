@@ -167,8 +167,16 @@ fn who(asked: &str) -> &'static str {
     }
 }
 
+/// Returns whether a pod has ended well or is being deleted, so that its sidecar has nothing more to do.
+fn is_over(pod: &Value) -> bool {
+    text(pod, "/status/phase") == "Succeeded" || pod.pointer("/metadata/deletionTimestamp").is_some()
+}
+
 fn sidecar(name: &str, pod: &Value) -> Finding {
     let about = "sidecar";
+    if is_over(pod) {
+        return Finding::note(about, "the pod is over");
+    }
     let statuses = list(pod, "/status/initContainerStatuses");
     let Some(status) = statuses.iter().find(|status| text(status, "/name") == SIDECAR) else {
         let scheduled = condition(pod, "PodScheduled").filter(|one| one["status"] != "True");
@@ -238,6 +246,9 @@ fn peer(subject: &Subject) -> Finding {
     };
     match condition(peer, "Ready") {
         Some(ready) if ready["status"] == "True" => Finding::ok(about, text(ready, "/message")),
+        Some(ready) if ["PodEnded", "PodEnding"].contains(&text(ready, "/reason")) => {
+            Finding::note(about, format!("{}, so others do not use it any more", text(ready, "/message")))
+        }
         Some(ready) => Finding::problem(
             about,
             format!("{} ({})", text(ready, "/message"), text(ready, "/reason")),

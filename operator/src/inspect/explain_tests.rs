@@ -108,6 +108,18 @@ fn an_injected_pod_says_who_asked_how_its_sidecar_is_and_whether_others_reach_it
 }
 
 #[test]
+fn a_pod_that_is_over_has_no_problem() {
+    let mut pod = with_sidecar(&json!({"state": {"terminated": {"exitCode": 0}}}));
+    assert!(told(&subject("Pod", pod.clone())).contains("it is not ready: exit code 0"));
+    pod["status"]["phase"] = json!("Succeeded");
+    let text = told(&subject("Pod", pod.clone()));
+    assert!(text.contains("the pod is over") && !text.contains("not ready"), "{text}");
+    pod["status"]["phase"] = json!("Running");
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert!(told(&subject("Pod", pod)).contains("the pod is over"));
+}
+
+#[test]
 fn a_sidecar_that_is_not_ready_says_its_last_words() {
     let ended = json!({"terminated": {"exitCode": 1, "message": "arena.size 2Gi is too much"}});
     for (status, part) in [

@@ -17,25 +17,35 @@ pub struct Gap {
     pub reason: &'static str,
     /// Fault, as a part of a sentence.
     pub what: String,
+    /// Remedy, as the end of a sentence.
+    pub remedy: &'static str,
 }
 
-/// Remedy of every gap.
-pub const REMEDY: &str = "kubectl apply --server-side -f manifests/policies.yaml, or install the chart again";
+/// Remedy for policies that are missing or changed. The manifests speak of one namespace alone: elsewhere they would refuse what the
+/// operator itself writes.
+pub fn remedy(namespace: &str) -> &'static str {
+    if namespace == Installation::default().namespace {
+        "kubectl apply --server-side -f manifests/policies.yaml, or install the chart again"
+    } else {
+        "install the chart again (helm upgrade)"
+    }
+}
 
 impl Gap {
     /// Sentence with what is wrong, what that means, and the remedy.
     pub fn message(&self) -> String {
-        format!("{}, so that any pod that may write could speak for another one: {REMEDY}", self.what)
+        format!("{}, so that any pod that may write could speak for another one: {}", self.what, self.remedy)
     }
 }
 
 /// Finds the gap in a policy and its binding, as an API server has them; none where peers are guarded.
 pub fn gap(policy: Option<&Value>, binding: Option<&Value>, installation: &Installation) -> Option<Gap> {
+    let remedy = remedy(&installation.namespace);
     let [wanted_policy, wanted_binding] = policies::peer_status(installation);
     for (kind, found) in [("", policy), ("Binding", binding)] {
         if found.is_none() {
             let what = format!("ValidatingAdmissionPolicy{kind} {PEER_POLICY} is missing");
-            return Some(Gap { reason: "PolicyMissing", what });
+            return Some(Gap { reason: "PolicyMissing", what, remedy });
         }
     }
     let spec = |object: Option<&Value>| object.map_or(Value::Null, |object| object["spec"].clone());
@@ -47,7 +57,7 @@ pub fn gap(policy: Option<&Value>, binding: Option<&Value>, installation: &Insta
     let what = format!(
         "{field} of ValidatingAdmissionPolicy{kind} {PEER_POLICY} is {found}, and not what was installed"
     );
-    Some(Gap { reason: "PolicyChanged", what })
+    Some(Gap { reason: "PolicyChanged", what, remedy })
 }
 
 /// The most letters of a value that are shown.
@@ -145,6 +155,16 @@ mod tests {
     }
 
     #[test]
+    fn the_manifests_are_a_remedy_in_their_own_namespace_alone() {
+        let remedy = |namespace: &str| {
+            let installation = Installation { namespace: namespace.to_owned(), ..Installation::default() };
+            gap(None, None, &installation).unwrap().message()
+        };
+        assert!(remedy("tensorlane-system").contains("manifests/policies.yaml"));
+        assert!(remedy("infra").ends_with("install the chart again (helm upgrade)"));
+    }
+
+    #[test]
     fn whatever_is_missing_is_named_with_the_remedy() {
         let [policy, binding] = installed();
         for (policy, binding, named) in [
@@ -153,7 +173,7 @@ mod tests {
         ] {
             let gap = gap(policy, binding, &Installation::default()).unwrap();
             assert!(gap.reason == "PolicyMissing" && gap.message().starts_with(named), "{gap:?}");
-            assert!(gap.message().contains(REMEDY), "{gap:?}");
+            assert!(gap.message().contains(gap.remedy), "{gap:?}");
         }
     }
 

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use guard::{Gap, REMEDY as GAP_REMEDY, gap};
+pub use guard::{Gap, gap, remedy as gap_remedy};
 pub use install::{Installation, PEER_POLICY};
 pub use rbac::{CLUSTER_RULES, PEER_RULES, ROLE_RULES, Rule};
 pub use webhooks::{GPU_WEBHOOK, WEBHOOKS, gpu_webhook};

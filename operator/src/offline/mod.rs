@@ -29,7 +29,7 @@ use thiserror::Error;
 
 use crate::annotations;
 use crate::names::{INJECT, PREFIX};
-use crate::plan::{Decision, Defaults, Facts, Namespace, plan};
+use crate::plan::{Decision, Defaults, Deny, Facts, Namespace, Skip, plan};
 
 pub use kinds::{claim_templates, pods};
 
@@ -248,6 +248,7 @@ impl Scene {
             denied: false,
         }));
         let claim_templates = claim_templates(document);
+        let is_known = self.labels.contains_key(&namespace);
         let facts = Facts { claim_templates, ..self.facts(namespace, defaults) };
         let mut changed = false;
         for place in &places {
@@ -256,7 +257,7 @@ impl Scene {
                 1 => object.clone(),
                 _ => format!("{object} {}", kinds::spoken(place)),
             };
-            changed |= inject_pod(pod, &facts, |text, denied| {
+            changed |= inject_pod(pod, &facts, is_known, |text, denied| {
                 notes.push(Note { object: object.clone(), text, denied });
             });
         }
@@ -278,8 +279,8 @@ impl Scene {
     }
 }
 
-/// Plans one pod or template, in its place. Returns whether it has changed.
-fn inject_pod(pod: &mut Value, facts: &Facts, mut note: impl FnMut(String, bool)) -> bool {
+/// Plans one pod or template, in its place. Returns whether it has changed. `is_known`: its namespace is among the manifests.
+fn inject_pod(pod: &mut Value, facts: &Facts, is_known: bool, mut note: impl FnMut(String, bool)) -> bool {
     let outcome = plan(pod, facts);
     outcome.warnings.into_iter().for_each(|warning| note(warning, false));
     match outcome.decision {
@@ -289,6 +290,17 @@ fn inject_pod(pod: &mut Value, facts: &Facts, mut note: impl FnMut(String, bool)
             *pod = plan.pod;
             return changed;
         }
+        // Namespaces and exchanges of the cluster are not seen here: what is not among the manifests may be there.
+        Decision::Skip(Skip::NotRequested) if !is_known => {
+            note(format!("not injected: {}, as far as these manifests say", Skip::NotRequested), false);
+        }
+        Decision::Deny(Deny::ExchangeMissing { name, .. }) => note(
+            format!(
+                "not injected: its TensorExchange {name} is not among these manifests. The webhook adds the sidecar if it is in the \
+                 cluster; to have it added here, put the exchange before the pod"
+            ),
+            false,
+        ),
         Decision::Skip(skip) => note(format!("not injected: {skip}"), false),
         Decision::Deny(deny) => note(format!("cannot be injected: {deny}"), true),
     }

@@ -1,9 +1,9 @@
 //! A document of YAML, or of JSON, as the JSON that kubectl would send for it: anchors, merge keys and repeated keys
-//! included.
+//! included. It is read by a port of libyaml, of which kubectl's library is one, too: both take the same texts.
 
 use std::collections::HashMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
 use super::BYTES_MAX;
@@ -13,6 +13,8 @@ use super::scalar;
 const GROWN_MAX: usize = 4 * BYTES_MAX;
 /// The most levels of lists and maps.
 const DEPTH_MAX: usize = 256;
+/// Begin of the tags of YAML itself, such as that of `!!int`.
+const YAML_TAG: &str = "tag:yaml.org,2002:";
 /// Bytes that a value costs beside its text.
 const VALUE_BYTES: usize = 32;
 
@@ -46,17 +48,34 @@ pub(super) fn read(text: &str) -> Result<Document, Fault> {
         return Ok(Document { value, more: false });
     }
     let mut reader = Reader::default();
-    let mut documents = 0;
-    for event in Parser::new_from_str(text) {
-        let (event, span) =
-            event.map_err(|error| Fault { line: error.marker().line(), text: error.info().to_owned() })?;
-        documents += usize::from(matches!(event, Event::DocumentStart(_)));
-        if documents > 1 {
-            return Ok(Document { value: reader.root, more: true });
-        }
-        reader.take(event).map_err(|text| Fault { line: span.start.line(), text })?;
+    let (mut parser, mut bytes) = (Parser::new(), text.as_bytes());
+    parser.set_input_string(&mut bytes);
+    let mut is_read = false;
+    while !is_read {
+        let event = parser.parse().map_err(|error| fault(&error))?;
+        is_read = matches!(event.data, EventData::DocumentEnd { .. } | EventData::StreamEnd);
+        let line = line_of(event.start_mark);
+        reader.take(event.data).map_err(|text| Fault { line, text })?;
     }
-    Ok(Document { value: reader.root, more: false })
+    // Behind its end nothing is read: what stands there, whether it is YAML or not, is lost to kubectl.
+    let more = !matches!(parser.parse().map(|event| event.data), Ok(EventData::StreamEnd));
+    Ok(Document { value: reader.root, more })
+}
+
+/// Fault that the parser found, with what it was reading.
+fn fault(error: &libyaml_safer::Error) -> Fault {
+    let mark = error.problem_mark().or_else(|| error.context_mark());
+    let text = match (error.problem(), error.context()) {
+        ("", _) => error.to_string(),
+        (problem, Some(context)) => format!("{problem} {context}"),
+        (problem, None) => problem.to_owned(),
+    };
+    Fault { line: mark.map_or(1, line_of), text }
+}
+
+/// Line of a mark, counted from 1.
+fn line_of(mark: Mark) -> usize {
+    usize::try_from(mark.line).unwrap_or(usize::MAX).saturating_add(1)
 }
 
 /// A value, and the bytes that it costs.
@@ -65,7 +84,7 @@ type Costed = (Value, usize);
 #[derive(Default)]
 struct Reader {
     open: Vec<Open>,
-    anchors: HashMap<usize, Costed>,
+    anchors: HashMap<String, Costed>,
     grown: usize,
     kept: usize,
     root: Value,
@@ -73,7 +92,7 @@ struct Reader {
 
 /// A list or a map whose end has not come.
 struct Open {
-    anchor: usize,
+    anchor: Option<String>,
     cost: usize,
     of: Of,
 }
@@ -90,20 +109,30 @@ enum Key {
 }
 
 impl Reader {
-    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+    fn take(&mut self, event: EventData) -> Result<(), String> {
         match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                let value = resolve(&text, style, tag.as_deref())?;
-                let merges = style == ScalarStyle::Plain && tag.is_none() && text == "<<";
-                self.complete((value, VALUE_BYTES + text.len()), anchor, merges)
+            EventData::Scalar { anchor, tag, value, plain_implicit, style, .. } => {
+                let is_plain = style == ScalarStyle::Plain && plain_implicit;
+                let merges = is_plain && tag.is_none() && value == "<<";
+                let cost = VALUE_BYTES + value.len();
+                let value = resolve(value, is_plain, tag.as_deref())?;
+                self.complete((value, cost), anchor, merges)
             }
-            Event::Alias(anchor) => {
+            EventData::Alias { anchor } => {
                 let value = self.anchors.get(&anchor).cloned();
-                self.complete(value.ok_or("an alias stands inside of what it names")?, 0, false)
+                let value = value.ok_or_else(|| {
+                    match self.open.iter().any(|open| open.anchor.as_ref() == Some(&anchor)) {
+                        true => format!("the alias *{anchor} stands inside of what it names"),
+                        false => format!("the alias *{anchor} names nothing before it"),
+                    }
+                });
+                self.complete(value?, None, false)
             }
-            Event::SequenceStart(anchor, _) => self.begin(anchor, Of::List(Vec::new())),
-            Event::MappingStart(anchor, _) => self.begin(anchor, Of::Map { entries: Map::new(), key: None }),
-            Event::SequenceEnd | Event::MappingEnd => {
+            EventData::SequenceStart { anchor, .. } => self.begin(anchor, Of::List(Vec::new())),
+            EventData::MappingStart { anchor, .. } => {
+                self.begin(anchor, Of::Map { entries: Map::new(), key: None })
+            }
+            EventData::SequenceEnd | EventData::MappingEnd => {
                 let Some(Open { anchor, cost, of }) = self.open.pop() else { return Ok(()) };
                 let value = match of {
                     Of::List(items) => Value::Array(items),
@@ -117,21 +146,28 @@ impl Reader {
         }
     }
 
-    fn begin(&mut self, anchor: usize, of: Of) -> Result<(), String> {
+    fn begin(&mut self, anchor: Option<String>, of: Of) -> Result<(), String> {
         if self.open.len() == DEPTH_MAX {
             return Err(format!("there are more than {DEPTH_MAX} levels: make it flatter"));
         }
+        // From here on the name is this value's, which is not whole yet.
+        anchor.iter().for_each(|anchor| drop(self.anchors.remove(anchor)));
         self.open.push(Open { anchor, cost: 0, of });
         Ok(())
     }
 
     /// A value has come whole: it goes where it belongs.
-    fn complete(&mut self, (value, cost): Costed, anchor: usize, merges: bool) -> Result<(), String> {
+    fn complete(
+        &mut self,
+        (value, cost): Costed,
+        anchor: Option<String>,
+        merges: bool,
+    ) -> Result<(), String> {
         self.grown += cost;
         if self.grown > GROWN_MAX {
             return Err(format!("its aliases make more than {GROWN_MAX} bytes of it: write less of them"));
         }
-        if anchor != 0 {
+        if let Some(anchor) = anchor {
             // What is kept for aliases is memory, too, whether one comes or not.
             self.kept += cost;
             if self.kept > GROWN_MAX {
@@ -172,10 +208,10 @@ fn merge(entries: &mut Map<String, Value>, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
-    match tag {
-        Some(tag) if tag.is_yaml_core_schema() => scalar::tagged(&tag.suffix, text),
-        None if style == ScalarStyle::Plain => scalar::plain(text),
-        _ => Ok(Value::String(text.to_owned())),
+fn resolve(text: String, is_plain: bool, tag: Option<&str>) -> Result<Value, String> {
+    match tag.map(|tag| tag.strip_prefix(YAML_TAG)) {
+        Some(Some(kind)) => scalar::tagged(kind, &text),
+        None if is_plain => scalar::plain(&text),
+        _ => Ok(Value::String(text)),
     }
 }

@@ -79,8 +79,6 @@ fn begins_of_json(body: &str) -> Vec<usize> {
 
 /// Three dashes, and nothing but a comment behind them.
 fn separates(line: &str) -> bool {
-    line.strip_prefix("---").is_some_and(|rest| {
-        let said = rest.trim();
-        said.is_empty() || (said.starts_with('#') && rest.starts_with([' ', '\t']))
-    })
+    let said = line.strip_prefix("---").map(str::trim);
+    said.is_some_and(|said| said.is_empty() || said.starts_with('#'))
 }

@@ -71,7 +71,7 @@ fn namespaces_and_exchanges_of_the_stream_are_facts() {
         texts,
         [
             "injected, in exchange big",
-            "not injected: neither the pod nor its namespace nor an exchange asks for a sidecar"
+            "not injected: neither the pod nor its namespace nor an exchange asks for a sidecar, as far as these manifests say"
         ]
     );
     assert!(done.yaml.contains("value: \"4Gi\""));
@@ -85,6 +85,80 @@ fn a_pod_that_cannot_be_served_is_a_note_and_stays_as_it_was() {
     ));
     assert!(done.notes[0].denied && done.notes[0].text.contains("another one"), "{:?}", done.notes);
     assert!(!done.yaml.contains("initContainers"));
+}
+
+#[test]
+fn an_exchange_that_is_not_among_the_manifests_may_be_in_the_cluster() {
+    let template = TEMPLATE.replace("enabled}", "enabled, tensorlane.dev/exchange: training}");
+    assert_ne!(template, TEMPLATE);
+    let yaml = format!("kind: Job\nspec: {{template: {template}}}\n");
+    let done = injected(&yaml);
+    assert_eq!((done.yaml.as_str(), done.notes.len(), done.notes[0].denied), (yaml.as_str(), 1, false));
+    assert!(
+        done.notes[0].text.contains("TensorExchange training is not among these manifests"),
+        "{:?}",
+        done.notes
+    );
+}
+
+#[test]
+fn nulls_are_what_an_api_server_takes_them_for() {
+    let job = |metadata: &str| {
+        format!(
+            "kind: Job\nspec: {{template: {{metadata: {metadata}, spec: {{containers: [{{name: a}}], nodeSelector: {{a: }}}}}}}}\n"
+        )
+    };
+    let done = injected(&job(
+        "{annotations: {tensorlane.dev/inject: enabled, prometheus.io/path: }, labels: {app: }}",
+    ));
+    assert_eq!(done.notes[0].text, "injected, in exchange default");
+    let read = reading::read(&done.yaml).map_err(|fault| fault.text).unwrap().value;
+    let path = read.pointer("/spec/template/metadata/annotations/prometheus.io~1path");
+    assert_eq!(path, Some(&Value::Null), "what is written stays as it was");
+    let labelled = "kind: Namespace\nmetadata: {name: ml, labels: {tensorlane.dev/inject: enabled}}\n---\n";
+    for metadata in ["", "{annotations: }"] {
+        let done = injected(&format!("{labelled}{}", job(metadata)));
+        assert_eq!(done.notes[0].text, "injected, in exchange default");
+        let read = reading::read(done.yaml.split("---\n").nth(1).unwrap())
+            .map_err(|fault| fault.text)
+            .unwrap()
+            .value;
+        assert!(read.pointer("/spec/template/metadata/annotations").unwrap().is_object(), "{read}");
+    }
+}
+
+/// JSON that `sigs.k8s.io/yaml` 1.6.0 printed for documents in odd forms that people write.
+const FORMS_READ_BY_KUBECTL: &[(&str, &str)] = &[
+    ("command: [\n  \"sh\", \"-c\"\n]\n", r#"{"command":["sh","-c"]}"#),
+    ("x:\n  labels: {\n    \"a\": \"b\"\n  }\n", r#"{"x":{"labels":{"a":"b"}}}"#),
+    ("args: [a,\nb]\n", r#"{"args":["a","b"]}"#),
+    ("a:\n    note: \"one\n    two\"\n", r#"{"a":{"note":"one two"}}"#),
+    ("a:\n  note: 'one\n\n  two'\nb: 1\n", r#"{"a":{"note":"one\ntwo"},"b":1}"#),
+    ("image:\tnginx\n", r#"{"image":"nginx"}"#),
+    ("image: \"nginx\"#x\n", r#"{"image":"nginx"}"#),
+    ("a: |\n  x\n  ", r#"{"a":"x\n"}"#),
+    ("a: ! 1\n", r#"{"a":"1"}"#),
+    ("a: &x 1\nb: &x 2\nc: *x\n", r#"{"a":1,"b":2,"c":2}"#),
+    ("? a\n: b\n", r#"{"a":"b"}"#),
+];
+
+#[test]
+fn documents_are_read_in_every_form_that_kubectl_reads() {
+    for (yaml, json) in FORMS_READ_BY_KUBECTL {
+        let read = reading::read(yaml).map_err(|fault| fault.text);
+        assert_eq!(read.map(|document| document.value.to_string()), Ok((*json).to_owned()), "{yaml}");
+    }
+    for (yaml, fault) in [
+        ("a: &x [*x]\n", "stands inside of what it names"),
+        ("a: *x\n", "names nothing before it"),
+        ("a: @x\n", "cannot start any token"),
+        ("\ta: 1\n", "cannot start any token"),
+    ] {
+        let refused = reading::read(yaml).unwrap_err();
+        assert!(refused.text.contains(fault) && refused.line == 1, "{refused:?}");
+    }
+    // A comment needs no space behind three dashes.
+    assert_eq!(injected("kind: Secret\n---#x\nkind: Secret\n").objects.len(), 2);
 }
 
 #[test]
@@ -184,7 +258,7 @@ fn scalars_are_read_as_kubectl_reads_them_and_written_so_that_it_reads_the_same(
         ("{? [a] : b}", "a key is null, a list or a map"),
         ("!!null x", "\"x\" is no !!null"),
         ("{<<: 5}", "<< takes a map"),
-        ("&a [*a]", "an alias stands inside of what it names"),
+        ("&a [*a]", "the alias *a stands inside of what it names"),
     ] {
         let fault = reading::read(&format!("v: {refused}")).unwrap_err();
         assert!(fault.text.starts_with(why), "{refused}: {fault:?}");

@@ -116,7 +116,8 @@ impl View {
 pub fn plan(pod: &Value, facts: &Facts) -> Outcome {
     let stripped = strip::strip(pod);
     let bare = &stripped.pod;
-    let view = match View::deserialize(bare) {
+    let view = View::deserialize(bare).or_else(|error| View::deserialize(&filled(bare)).map_err(|_| error));
+    let view = match view {
         Ok(view) => view,
         // Whoever asks for nothing gets no refusal from us: the API server says what is wrong.
         Err(_) if !asked::asks_unread(bare, facts) => {
@@ -128,6 +129,28 @@ pub fn plan(pod: &Value, facts: &Facts) -> Outcome {
     let mut warnings = annotations::unknown(&said);
     let decision = decide(pod, stripped, &view, facts, &mut warnings);
     Outcome { decision: decision.unwrap_or_else(Decision::from), warnings }
+}
+
+/// Maps whose values are texts.
+const TEXTS: [&str; 3] = ["annotations", "labels", "nodeSelector"];
+
+/// A pod of a file as an API server takes it: a null is a field that is not there, or an empty text among texts.
+fn filled(pod: &Value) -> Value {
+    fn fields(value: &Value, are_texts: bool) -> Value {
+        match value {
+            Value::Object(all) => all
+                .iter()
+                .filter(|(_, value)| are_texts || !value.is_null())
+                .map(|(key, value)| match value {
+                    Value::Null => (key.clone(), Value::String(String::new())),
+                    value => (key.clone(), fields(value, TEXTS.contains(&key.as_str()))),
+                })
+                .collect(),
+            Value::Array(items) => items.iter().map(|item| fields(item, false)).collect(),
+            other => other.clone(),
+        }
+    }
+    fields(pod, false)
 }
 
 /// The reason why a pod cannot be read. Annotations and labels that are no text are named: YAML reads `true` as no text.
@@ -276,8 +299,8 @@ fn refuse_what_is_taken(view: &View, chosen: &[String]) -> Result<(), Deny> {
         if let Some(path) = mounts.find(in_the_way) {
             return Err(Deny::MountConflict { container: container.name.clone(), path: path.to_owned() });
         }
-        let mut ports = container.ports.iter().flatten().map(|port| port.container_port);
-        if let Some(port) = ports.find(|port| sidecar::PORTS.contains(port)) {
+        let mut ports = container.ports.iter().flatten().filter(|port| sidecar::listens_on(port));
+        if let Some(port) = ports.next().map(|port| port.container_port) {
             return Err(Deny::PortTaken { container: container.name.clone(), port });
         }
     }

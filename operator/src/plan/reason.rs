@@ -51,7 +51,7 @@ pub enum Deny {
     #[error("{}", listed(.0))]
     InvalidValues(Vec<BadValue>),
     /// The label of the namespace makes no sense.
-    #[error("the label {INJECT}: {0:?} of the namespace must be enabled: correct or remove it")]
+    #[error("the label {INJECT}: {0:?} of the namespace must be enabled or disabled: correct or remove it")]
     InvalidNamespaceLabel(String),
     /// The exchange is not there.
     #[error(

@@ -21,6 +21,15 @@ use crate::quantity::Amount;
 /// The ports of the pod that it takes.
 pub(super) const PORTS: [i32; 2] = [PEERS_PORT as i32, ADMIN_PORT as i32];
 
+/// Returns whether a port that a container declares is one of the sidecar's: peers come by TCP and UDP, all else by TCP.
+pub(super) fn listens_on(port: &ContainerPort) -> bool {
+    match port.protocol.as_deref().unwrap_or("TCP") {
+        "TCP" => PORTS.contains(&port.container_port),
+        "UDP" => port.container_port == i32::from(PEERS_PORT),
+        _ => false,
+    }
+}
+
 /// The container.
 pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Container {
     Container {
@@ -161,4 +170,28 @@ fn from_pod(name: &str, path: &str) -> EnvVar {
     let field = ObjectFieldSelector { api_version: Some("v1".to_owned()), field_path: path.to_owned() };
     let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
     EnvVar { name: name.to_owned(), value: None, value_from: Some(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_of_another_protocol_is_not_the_sidecars() {
+        let declared = |number: u16, protocol: Option<&str>| ContainerPort {
+            container_port: i32::from(number),
+            protocol: protocol.map(str::to_owned),
+            ..ContainerPort::default()
+        };
+        for (number, protocol, is_ours) in [
+            (PEERS_PORT, None, true),
+            (PEERS_PORT, Some("UDP"), true),
+            (ADMIN_PORT, Some("TCP"), true),
+            (ADMIN_PORT, Some("UDP"), false),
+            (PEERS_PORT, Some("SCTP"), false),
+            (80, None, false),
+        ] {
+            assert_eq!(listens_on(&declared(number, protocol)), is_ours, "{number} {protocol:?}");
+        }
+    }
 }

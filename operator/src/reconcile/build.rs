@@ -1,14 +1,14 @@
 //! Actions to take in a namespace. Pure: the same scene gives the same actions. Applying them again changes nothing: a
 //! RoleBinding is not looked at before it is applied, so that nobody needs the permission to read them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 use kube::{Resource, ResourceExt};
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, ExchangeStatus, PeerSpec, TensorPeer};
 
 use super::dereference::{PodFacts, Scene};
-use super::status::{acceptance_news, exchange_status, peer_condition};
+use super::status::{abandoned_condition, acceptance_news, exchange_status, peer_condition};
 
 /// Action to take, in one call or two.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,8 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
     let mut actions = Vec::new();
     let living: Vec<&PodFacts> = scene.pods.iter().filter(|pod| !pod.ended).collect();
     let has_default = scene.exchanges.iter().any(|exchange| exchange.name_any() == DEFAULT_EXCHANGE);
-    if !has_default && living.iter().any(|pod| pod.exchange == DEFAULT_EXCHANGE) {
+    // Pods that go away with everything else, as with their namespace, have no use for it any more.
+    if !has_default && living.iter().any(|pod| !pod.ending && pod.exchange == DEFAULT_EXCHANGE) {
         actions.push(Action::MakeDefaultExchange);
     }
     let owners = owners(scene, &living);
@@ -80,6 +81,7 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
             actions.extend(condition_of(pod, peer, now));
         }
     }
+    actions.extend(abandoned(scene, now));
     actions.extend(exchange_statuses(scene, &peers, now));
     actions
 }
@@ -144,6 +146,21 @@ fn condition_of(pod: &PodFacts, peer: &TensorPeer, now: &str) -> Option<Action> 
     let old = said.iter().find(|condition| condition.type_ == "Ready");
     let condition = peer_condition(pod, peer, old, now)?;
     Some(Action::SetPeerCondition { name: pod.name.clone(), condition })
+}
+
+/// Conditions of peers whose pods are gone and that nobody collects: their owner was taken off, as by a deletion with
+/// `--cascade=orphan`. Of others it is known soon enough, and a list of pods may be behind that of peers.
+fn abandoned<'a>(scene: &'a Scene, now: &'a str) -> impl Iterator<Item = Action> + 'a {
+    let uids: BTreeSet<&str> = scene.pods.iter().map(|pod| pod.uid.as_str()).collect();
+    let is_abandoned = move |peer: &&TensorPeer| {
+        peer.owner_references().is_empty() && !uids.contains(peer.spec.pod_uid.as_str())
+    };
+    scene.peers.iter().filter(is_abandoned).filter_map(|peer| {
+        let said = peer.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let old = said.iter().find(|condition| condition.type_ == "Ready");
+        let condition = abandoned_condition(peer, old, now)?;
+        Some(Action::SetPeerCondition { name: peer.name_any(), condition })
+    })
 }
 
 fn exchange_statuses(scene: &Scene, peers: &BTreeMap<String, &TensorPeer>, now: &str) -> Vec<Action> {

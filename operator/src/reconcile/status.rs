@@ -23,6 +23,16 @@ pub(super) fn peer_condition(
     condition("Ready", ready, reason, message, peer.metadata.generation, old, now)
 }
 
+/// Condition of a peer whose pod is gone and that nobody collects, if that is not said yet.
+pub(super) fn abandoned_condition(
+    peer: &TensorPeer,
+    old: Option<&Condition>,
+    now: &str,
+) -> Option<Condition> {
+    let message = "its pod is gone and nothing owns it: delete this TensorPeer".to_owned();
+    condition("Ready", false, "PodGone", message, peer.metadata.generation, old, now)
+}
+
 fn readiness(pod: &PodFacts, peer: &TensorPeer) -> (bool, Why) {
     let published = peer
         .status

@@ -284,6 +284,27 @@ fn a_pod_that_has_ended_counts_no_more_and_gets_no_new_peer() {
 }
 
 #[test]
+fn the_default_exchange_is_not_made_again_by_pods_that_go_away() {
+    let makes = |pods| build(&scene(vec![], pods, vec![]), NOW).contains(&Action::MakeDefaultExchange);
+    let going = PodFacts { ending: true, ..pod("a", "1") };
+    assert!(!makes(vec![going.clone()]));
+    assert!(makes(vec![going, pod("b", "2")]));
+}
+
+#[test]
+fn a_peer_that_nothing_owns_and_whose_pod_is_gone_is_not_ready() {
+    let gone = pod("a", "1");
+    let mut orphan = peer(&gone);
+    let owned = settled(scene(vec![], vec![], vec![orphan.clone()]));
+    assert!(owned.peers[0].status.as_ref().unwrap().conditions.is_empty(), "a list of pods may be late");
+    orphan.metadata.owner_references = None;
+    let after = settled(scene(vec![], vec![], vec![orphan.clone()]));
+    assert_eq!(ready(&after, "a").1, "PodGone");
+    let lives = settled(scene(vec![exchange("default")], vec![gone], vec![orphan]));
+    assert_eq!(ready(&lives, "a").1, "Published");
+}
+
+#[test]
 fn the_time_of_a_condition_changes_with_its_status_only() {
     let a = pod("a", "1");
     let before = settled(scene(vec![exchange("default")], vec![a.clone()], vec![peer(&a)]));
