@@ -17,7 +17,13 @@ const COUNTED_MAX: Duration = SLICE.saturating_mul(3);
 
 /// Withdraws the calls that were given it, from another thread. See [`Client::with_cancel`](crate::Client::with_cancel).
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<Used>);
+
+#[derive(Debug, Default)]
+struct Used {
+    here: AtomicBool,
+    within: Option<Cancel>,
+}
 
 impl Cancel {
     /// Cancel that is not used yet.
@@ -25,14 +31,19 @@ impl Cancel {
         Self::default()
     }
 
-    /// Withdraws: calls that wait return within 100 ms with [`Error::Withdrawn`], later ones at once.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// Cancel for a part of the calls of this one: either withdraws them, and the part's use does not use this one.
+    pub fn part(&self) -> Self {
+        Self(Arc::new(Used { here: AtomicBool::new(false), within: Some(self.clone()) }))
     }
 
-    /// Returns whether it was used.
+    /// Withdraws: calls that wait return within 100 ms with [`Error::Withdrawn`], later ones at once.
+    pub fn cancel(&self) {
+        self.0.here.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether it was used, or one that it is a part of.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.here.load(Ordering::Relaxed) || self.0.within.as_ref().is_some_and(Self::is_cancelled)
     }
 }
 
@@ -137,6 +148,16 @@ fn put_off(until: Instant, looked: Instant, now: Instant) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_cancel_is_withdrawn_with_it_and_leaves_it_unused() {
+        let whole = Cancel::new();
+        let (one, other) = (whole.part(), whole.part());
+        one.cancel();
+        assert!(one.is_cancelled() && !other.is_cancelled() && !whole.is_cancelled());
+        whole.cancel();
+        assert!(other.is_cancelled() && other.part().is_cancelled());
+    }
 
     #[test]
     fn the_time_in_which_this_process_stood_still_is_not_counted() {

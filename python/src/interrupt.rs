@@ -57,12 +57,17 @@ impl Cancel {
         Self::default()
     }
 
+    /// Makes a Cancel for a part of the calls: either withdraws them, and the part's use does not use this one.
+    fn part(&self) -> Self {
+        Self(self.0.part())
+    }
+
     /// Withdraws: calls that wait end with `tensorlane.Withdrawn`, later ones at once.
     fn cancel(&self) {
         self.0.cancel();
     }
 
-    /// Returns whether it was used.
+    /// Returns whether it was used, or one that it is a part of.
     #[getter]
     fn cancelled(&self) -> bool {
         self.0.is_cancelled()

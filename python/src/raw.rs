@@ -368,7 +368,10 @@ unsafe fn fill(
         return refused("tensors are shared and cannot be written; use .torch(), or a copy");
     }
     let columns_first = asks(ffi::PyBUF_F_CONTIGUOUS) && layout.shape().rank() > 1;
-    if columns_first || !(layout.is_contiguous() || asks(ffi::PyBUF_STRIDES)) {
+    // Each of them has the bits of strides, too.
+    let dense =
+        [ffi::PyBUF_C_CONTIGUOUS, ffi::PyBUF_F_CONTIGUOUS, ffi::PyBUF_ANY_CONTIGUOUS].into_iter().any(asks);
+    if columns_first || !(layout.is_contiguous() || (asks(ffi::PyBUF_STRIDES) && !dense)) {
         return refused("the elements do not lie in the order that is asked for; use .numpy()");
     }
     let itemsize = layout.dtype().size().unwrap_or(1) as i64;

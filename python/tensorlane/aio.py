@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, Mapping, ParamSpec, Sequence, TypeVar, Unpack, overload
 
-from . import client as blocking
+from . import client as blocking, sizes
 from ._tensorlane import Cancel, Stored
 from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe, AsyncWatch
 from .errors import Error, NotFound, Timeout, Withdrawn
@@ -65,11 +65,15 @@ def _call(
     """The method to be awaited, on a thread of the lane; one that takes `cancel` is withdrawn with its task."""
 
     async def awaited(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        cancel: Any = (kwargs.get("cancel") or Cancel()) if withdrawn else None
+        cancel: Any = None
         if withdrawn:
+            # The caller's may be shared by calls of other tasks, which this task's end does not withdraw.
+            theirs: Any = kwargs.get("cancel")
+            cancel = Cancel() if theirs is None else theirs.part()
             kwargs["cancel"] = cancel
         given: dict[str, Any] = dict(kwargs)
-        deadline = None if given.get("deadline") is None else given["deadline"] + (given.get("wait") or 0.0)
+        deadline, wait = (sizes.seconds(word, given.get(word)) for word in ("deadline", "wait"))
+        deadline = None if deadline is None else deadline + (wait or 0.0)
         return await self._run(lane, cancel, functools.partial(method, self._client, *args, **kwargs), deadline)
 
     functools.update_wrapper(awaited, method)
@@ -98,6 +102,16 @@ class AsyncClient:
     def directory(self) -> str:
         """Directory of the sockets: what TENSORLANE_SOCKETS is to be for other processes."""
         return self._client.directory
+
+    @property
+    def exchange(self) -> str:
+        """The exchange of the sidecar."""
+        return self._client.exchange
+
+    @property
+    def peer(self) -> str:
+        """The name of the sidecar in its exchange."""
+        return self._client.peer
 
     @property
     def deadline(self) -> float:
@@ -243,7 +257,7 @@ class AsyncClient:
 
         A call that names no time waits in line: many at once take long, and none of them is late. `delivered` is of its message.
         """
-        loop = asyncio.get_running_loop()
+        loop, seconds = asyncio.get_running_loop(), sizes.seconds("the time", seconds)
         waiter: asyncio.Future[R] = loop.create_future()
         # Before it begins: a close of another thread that comes between has it withdrawn.
         if cancel is not None:
@@ -367,7 +381,7 @@ async def connect(
 @asynccontextmanager
 async def local(
     *,
-    arena: str = "1Gi",
+    arena: str | int = "1Gi",
     export: bool = False,
     peers: str | os.PathLike[str] | None = None,
     peer: str | None = None,
@@ -393,6 +407,7 @@ async def local(
 
 def _in_steps(make: Callable[..., R], wait: float | None, cancel: Cancel) -> R:
     """Makes an end that may not be there yet, by waits of which each is short: one of these is withdrawn by nothing."""
+    wait = sizes.seconds("wait", wait)
     until = time.monotonic() + (wait or 0.0)
     while True:
         left = until - time.monotonic()

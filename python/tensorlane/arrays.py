@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pickle import PickleBuffer
 from typing import Any, Callable
 
 import numpy as np
 
 from . import dtypes, gpu, opaque
 from .errors import Unsupported
+
+_REFUSALS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+"""Exceptions by which libraries refuse what is no array for them."""
+
+_NAMES = re.compile(r":[^:]*:")
+"""Names of fields in the format of a buffer."""
 
 
 class Source:
@@ -48,7 +56,8 @@ def source(x: Any, *, gpus: bool = False) -> Source:
     if isinstance(x, np.ndarray) or isinstance(x, np.generic):
         return _of_numpy(np.asarray(x))
     if hasattr(x, "__dlpack__"):
-        return _of_dlpack(x, torch)
+        shown = of_dlpack(x)
+        return _of_numpy(shown) if isinstance(shown, np.ndarray) else _of_torch(shown, torch)
     if hasattr(x, "__array_interface__") or hasattr(x, "__array__"):
         return _of_numpy(np.asarray(x))
     try:
@@ -65,6 +74,14 @@ def source_under(key: str, x: Any, *, gpus: bool = False) -> Source:
         return source(x, gpus=gpus)
     except Unsupported as error:
         raise opaque.under(key, error) from None
+
+
+def bytes_of(memory: memoryview) -> memoryview | bytes:
+    """Bytes of memory with whatever elements, copied where gaps lie between them."""
+    if "O" in _NAMES.sub("", memory.format):
+        raise Unsupported("the memory has objects of Python, whose bytes mean nothing elsewhere", remedy="send the objects as a list")
+    # A cast takes elements of C alone.
+    return PickleBuffer(memory).raw() if memory.nbytes and memory.c_contiguous else memory.tobytes()
 
 
 def _of_gpu(array: gpu.Array, welcome: bool) -> Source:
@@ -110,12 +127,27 @@ def _of_torch(x: Any, torch: Any) -> Source:
     return Source(dtype, tuple(x.shape), x.numel() * x.element_size(), dense, write)
 
 
-def _of_dlpack(x: Any, torch: Any) -> Source:
+def of_dlpack(x: Any) -> Any:
+    """An array of numpy over what speaks DLPack; a tensor of torch, if that is imported, where numpy has no such elements."""
     try:
-        return _of_numpy(np.from_dlpack(x))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        if torch is None:
-            raise Unsupported(
-                f"numpy cannot take the {type(x).__name__}: {error}", remedy="import torch, which knows more types, or copy it to the host"
-            ) from error
-        return _of_torch(torch.from_dlpack(x), torch)
+        return np.from_dlpack(x)
+    except _REFUSALS as error:
+        refused: Exception = error
+    if hasattr(x, "__array__"):
+        # DLPack of numpy has no types of ml_dtypes, and numpy itself has.
+        try:
+            array = np.asarray(x)
+            dtypes.of_numpy(array.dtype)
+            return array
+        except _REFUSALS:
+            pass
+    torch = dtypes.torch_if_imported()
+    remedy = "import torch, which knows more types, or copy it to the host"
+    if torch is not None:
+        try:
+            return torch.from_dlpack(x)
+        except _REFUSALS as error:
+            refused, remedy = error, "convert it to a type that numpy or torch has, or copy it to the host"
+    told = str(refused).partition("\n")[0]
+    module = "numpy" if torch is None else "torch"
+    raise Unsupported(f"{module} cannot take the {type(x).__name__}: {told}", remedy=remedy) from refused

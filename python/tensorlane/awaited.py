@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generic, Sequence, TypeVar
 
+from . import sizes
 from .channels import ChannelReader, ChannelWriter, Message, Value
 from .errors import Error, Timeout, WatchCut
 from .pipes import Bytes, Descriptor, Listener, Pipe, Received
@@ -75,6 +76,7 @@ class _Next(Generic[T]):
 
     def until(self, timeout: float | None) -> float:
         """The time of the clock at which a call is over."""
+        timeout = sizes.seconds("timeout", timeout)
         return time.monotonic() + (self._client.deadline if timeout is None else timeout)
 
     @asynccontextmanager
@@ -199,6 +201,11 @@ class AsyncChannelWriter(_End):
 
     _end: ChannelWriter
 
+    @property
+    def dropped(self) -> int:
+        """Number of messages that no reader gets, because readers held every slot when they were written. 0 under "block"."""
+        return self._end.dropped
+
     async def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Writes a message, as `ChannelWriter.write` does. Cancelled after it began, it comes to its end all the same."""
         write = functools.partial(self._end.write, value, timeout=timeout)
@@ -239,6 +246,31 @@ class AsyncChannelReader(_End):
     def route(self) -> str:
         """The way of the messages: `local` is a map of the writer's own memory."""
         return self._end.route
+
+    @property
+    def policy(self) -> str:
+        """Policy for messages when this reader is slow: "block", "drop_oldest" or "latest"."""
+        return self._end.policy
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first message that this reader gets."""
+        return self._end.first
+
+    @property
+    def missed(self) -> int:
+        """Number of messages before the first one that can be read, if the oldest was asked for."""
+        return self._end.missed
+
+    @property
+    def peer(self) -> str:
+        """The peer that has the channel; empty for this one."""
+        return self._end.peer
+
+    @property
+    def writer(self) -> str:
+        """The client that writes."""
+        return self._end.writer
 
     @property
     def epoch(self) -> int:

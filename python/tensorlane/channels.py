@@ -18,6 +18,9 @@ from .tensor import Tensor
 _KIND = "tensorlane.value"
 _KEY = "tensorlane.key"
 
+_KEY_MAX = 4096
+"""Bytes of a key that metadata can say."""
+
 _Parts = list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]
 
 _Layout = list[tuple[str, tuple[int, ...]]]
@@ -43,11 +46,10 @@ class ChannelWriter:
         path of each culprit: `value['a'][3]`. More than 4 MiB beside the arrays of a nested value is TOO_LARGE. Nothing was written then.
         """
         if isinstance(value, (bytes, bytearray, memoryview)):
-            plain = memoryview(value)
-            dense = plain.cast("B") if plain.nbytes and plain.c_contiguous else plain.tobytes()
+            dense, timeout = arrays.bytes_of(memoryview(value)), sizes.seconds("timeout", timeout)
             self._check([])
             return self._wrote(self._core.write_bytes(dense, timeout), [])
-        parts = _parts(value, self._pickle, self._slot_bytes)
+        timeout, parts = sizes.seconds("timeout", timeout), _parts(value, self._pickle, self._slot_bytes)
         layout = [(dtype, shape) for _, dtype, shape, words in parts if (_KIND, "tree") not in words] if self._is_fixed else []
         self._check(layout)
         return self._wrote(self._core.write(parts, timeout), layout)
@@ -264,6 +266,7 @@ class ChannelReader:
         for a writer that died or let the channel go, once all that it wrote was read; EVICTED for a writer that has evicted this reader.
         A reader that follows waits for another channel instead, in the same time.
         """
+        timeout = sizes.seconds("timeout", timeout)
         until = time.monotonic() + (self.deadline if timeout is None else timeout)
         got = self._core.read(timeout)
         while isinstance(got, int) or got == "epoch":
@@ -350,6 +353,7 @@ class CachedReader:
         if os.getpid() != self._process:
             # Refused, as any read is in a forked child: places of messages are the parent's.
             self._reader.read(timeout=0)
+        timeout = sizes.seconds("timeout", timeout)
         seconds = self._reader.deadline if timeout is None else timeout
         until = time.monotonic() + seconds
         while True:
@@ -433,4 +437,6 @@ def _told(layout: _Layout) -> str:
 
 def _is_text(key: Any) -> bool:
     """Returns whether metadata can say a key; others stand in a tree, or are refused there."""
-    return isinstance(key, str) and (key.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in key))
+    if not isinstance(key, str) or any("\ud800" <= sign <= "\udfff" for sign in ("" if key.isascii() else key)):
+        return False
+    return len(key.encode()) <= _KEY_MAX

@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Unpack, get_args, overload
 
 from . import arrays, bars, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
-from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
+from ._tensorlane import Acquired, Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
 from .errors import Error, Invalid, Remedies, Unsupported
@@ -241,7 +241,7 @@ class Client:
     ) -> Reservation:
         """Makes room for a tensor that is computed in place: write its `array`, or its `torch()`, then `seal` it.
 
-        `dtype` is what numpy reads as one, or of torch. With `device="cuda:0"` the room is on that GPU.
+        `dtype` is what numpy reads as one, or of torch, or a tensor or reference that has it. With `device="cuda:0"` the room is on that GPU.
         """
         wanted = sizes.shape_of(shape)
         short = reservation.dtype_of(dtype)

@@ -64,6 +64,18 @@ def of_numpy(dtype: np.dtype) -> str:
     return short
 
 
+def is_ml(dtype: np.dtype) -> bool:
+    """Returns whether numpy has a dtype through ml_dtypes."""
+    return dtype.name in _ML_DTYPES
+
+
+def of_ours(x: Any) -> str | None:
+    """The short name of the dtype of an object of this library, such as a Tensor or a Reference; None for others."""
+    dtype = getattr(x, "dtype", None)
+    ours = any(kind.__module__.partition(".")[0] == "tensorlane" for kind in type(x).__mro__)
+    return dtype if ours and isinstance(dtype, str) else None
+
+
 def of_torch(dtype: Any) -> str:
     """The short name of a dtype of torch."""
     short = _TORCH.get(str(dtype).removeprefix("torch."))

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping
 
 import numpy as np
 
-from . import dtypes, opaque
+from . import dtypes, opaque, sizes
 from .errors import Error, Invalid, Unsupported
 from .sets import PLAIN, Path, Set
 from .tensor import Tensor, check_writable, copy_into, writing
@@ -80,6 +80,7 @@ def _target(into: Any) -> Target:
 
 def _walked(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Ends of a nested mapping by their paths."""
+    sizes.depth("/".join(path), len(path), "load into a flatter target")
     for key, value in tree.items():
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {'/'.join(path) or 'the target'} is no text", remedy="use str keys")
@@ -175,7 +176,7 @@ def _check_converts(key: str, given: str, target: Any, is_torch: bool) -> None:
     try:
         if is_torch:
             torch = dtypes.torch_if_imported()
-            torch.zeros(1, dtype=dtypes.to_torch(given)).to(target.dtype)
+            torch.zeros(1, dtype=dtypes.to_torch(given), device="cpu").to(target.dtype)
         else:
             np.zeros(1, dtypes.to_numpy(given)).astype(target.dtype)
     except Unsupported as error:

@@ -96,7 +96,10 @@ class Rows(Mapping[str, Tensor]):
 
     def __getitem__(self, key: str | tuple[str, ...]) -> Tensor:
         """The rows of a leaf, by its key or by the parts of its key."""
-        return self._tensors[key if isinstance(key, str) else preparing.joined(key)]
+        joined = preparing.as_key(key)
+        if joined is None:
+            raise KeyError(key)
+        return self._tensors[joined]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -316,13 +319,13 @@ class LeafView:
 
     def __getitem__(self, index: Any) -> Any:
         """Rows as a `tensorlane.Tensor`. With further indices, whole rows travel and an array of numpy shows the part."""
-        rows, inner = selecting.split(index)
+        rows, inner = selecting.split(index, len(self.shape))
         read = self.set.read(rows, [self.key])[self.key]
         return read if inner is None else selecting.part(read.numpy(), rows, inner)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes whole rows. What is smaller is repeated as in numpy."""
-        rows, inner = selecting.split(index)
+        rows, inner = selecting.split(index, len(self.shape))
         if inner is not None:
             raise Unsupported(
                 "parts of rows are not written alone",

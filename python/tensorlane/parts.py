@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,19 +73,27 @@ def _expanded(entries: tuple[Any, ...], shape: tuple[int, ...] | None) -> list[A
     return [*entries[:place], *[slice(None)] * missing, *entries[place + 1 :]]
 
 
+def whole_slice(entry: slice) -> slice:
+    """A slice whose bounds are whole numbers of Python, or None."""
+    try:
+        return slice(*(None if bound is None else operator.index(bound) for bound in (entry.start, entry.stop, entry.step)))
+    except TypeError:
+        raise Unsupported(f"the bounds of {entry!r} are no whole numbers", remedy="give int, or leave them out") from None
+
+
 def _range(entry: slice, size: int | None, dim: int) -> Bounds:
-    step = 1 if entry.step is None else int(entry.step)
+    entry = whole_slice(entry)
+    step = 1 if entry.step is None else entry.step
     if step < 1:
         raise Unsupported(f"the step {step} of dimension {dim} is below 1", remedy="get it forwards and turn the array round")
     if size is None:
         for bound in (entry.start, entry.stop):
-            if bound is not None and int(bound) < 0:
+            if bound is not None and bound < 0:
                 raise Invalid(f"{bound} counts from the end of dimension {dim}", remedy="index a reference, which knows its shape")
-        start, stop = (None if bound is None else int(bound) for bound in (entry.start, entry.stop))
-        return start, stop, step
+        return entry.start, entry.stop, step
     if entry == slice(None):
         return _WHOLE
-    start, stop, _ = slice(entry.start, entry.stop, step).indices(size)
+    start, stop, _ = entry.indices(size)
     return start, max(start, stop), step
 
 

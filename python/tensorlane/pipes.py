@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
-from . import arrays, trees
+from . import arrays, sizes, trees
 from ._tensorlane import PipeDescriptor, PipeEnd, PipeListener, PipeWriting, Reference, Stored
 from .errors import Error, Invalid, Unsupported
 from .reservation import Reservation
@@ -211,6 +211,7 @@ class Pipe:
         and a `Stored` or `Reference` named, without a copy. `about` are words for the reader of each tensor. `delivered` of the exception is "no" where the other end has
         not seen the message and will not, else "unknown".
         """
+        timeout = sizes.seconds("timeout", timeout)
         sent = _Sent(self._client, tensors, about, timeout)
         try:
             self._core.write(self._client._core, sent.message(metadata, payloads), timeout)
@@ -236,6 +237,7 @@ class Pipe:
         timeout: float | None = None,
     ) -> Writing:
         """Begins to write a message, so that others can be written behind it; `wait` ends it. Arguments are those of `write`."""
+        timeout = sizes.seconds("timeout", timeout)
         sent = _Sent(self._client, tensors, about, timeout)
         try:
             core = self._core.begin(self._client._core, sent.message(metadata, payloads), timeout)
@@ -250,7 +252,7 @@ class Pipe:
         It waits `timeout` seconds, the client's deadline by default; 0 is one try, `math.inf` for ever. PIPE_CLOSED and
         PIPE_LOST are raised where the other end is no more and has not finished.
         """
-        core = self._core.read_descriptor(timeout)
+        core = self._core.read_descriptor(sizes.seconds("timeout", timeout))
         return None if core is None else Descriptor(core)
 
     def read(self, *, timeout: float | None = None) -> Received | None:
@@ -295,7 +297,7 @@ class Listener:
 
     def accept(self, *, timeout: float | None = None) -> Pipe:
         """Takes the next pipe that was connected, in order; waits `timeout` seconds, the client's deadline by default."""
-        return Pipe(self._client, self._core.accept(timeout))
+        return Pipe(self._client, self._core.accept(sizes.seconds("timeout", timeout)))
 
     def close(self) -> None:
         """Ends it; an accept of it in another thread is withdrawn. Pipes that were accepted go on."""
@@ -363,7 +365,7 @@ def _bytes(given: Bytes) -> bytes:
     if isinstance(given, str):
         return given.encode()
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given)
+        return bytes(arrays.bytes_of(memoryview(given)))
     raise Unsupported(f"a {type(given).__name__} is no bytes", remedy="pass bytes, or a text")
 
 

@@ -15,6 +15,10 @@ TAKEN = Remedies(NAME_TAKEN="pass replaces=REFERENCE to give the name to the new
 """Help where the name of a new tensor is taken."""
 
 
+_AMBIGUOUS = {"u8": ("uint8", "uint64"), "i8": ("int8", "int64")}
+"""Names of a dtype that numpy means otherwise, and the two that are clear."""
+
+
 class Reservation:
     """Room in the shared memory that this process alone sees and writes, until `seal` makes it a tensor.
 
@@ -39,7 +43,7 @@ class Reservation:
         """The room as a tensor of torch, to be written."""
         torch, wanted = dtypes.torch(), dtypes.to_torch(self.dtype)
         if 0 in self.shape:
-            return torch.empty(self.shape, dtype=wanted)
+            return torch.empty(self.shape, dtype=wanted, device="cpu")
         return torch.frombuffer(self._memory(), dtype=wanted).view(self.shape)
 
     def seal(
@@ -102,7 +106,17 @@ class Reservation:
 
 
 def dtype_of(given: Any) -> str:
-    """The short name of a dtype of torch or of whatever numpy reads as one."""
+    """The short name of a dtype of torch or of whatever numpy reads as one, of such a name itself, or of an object that has one here."""
+    ours = dtypes.of_ours(given)
+    if ours is not None:
+        return ours
+    if isinstance(given, str) and given in _AMBIGUOUS:
+        one, other = _AMBIGUOUS[given]
+        raise Invalid(
+            f"the dtype {given!r} has 64 bits for numpy and 8 here", remedy=f"say {one!r} or {other!r}, or pass the tensor that has it"
+        )
+    if isinstance(given, str) and given in dtypes.SHORT:
+        return given
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(given, torch.dtype):
         return dtypes.of_torch(given)

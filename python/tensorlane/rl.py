@@ -19,7 +19,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import dtypes, opaque
+from . import dtypes, opaque, parts
 from . import rows as selecting
 from . import values as preparing
 from .client import Client, default
@@ -190,7 +190,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         if self._counts:
             leaves[WRITTEN] = np.ones(count - left, dtype=bool)
         first = self.mutable_set.extend(leaves).first
-        return (first + torch.arange(-left, count - left)) % self.max_size
+        return (first + torch.arange(-left, count - left, device="cpu")) % self.max_size
 
     def get(self, index: Any) -> Any:
         """Rows of one version: a number, a slice, numbers in a list, array or tensor of any shape, or a mask, among those that count.
@@ -228,7 +228,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         length = len(self)
         if least < -length:
             raise OutOfRange(f"row {least} of {length} rows", remedy="ask for rows from -len(storage) on")
-        return np.where(rows < 0, rows + length, rows)
+        return np.where(rows < 0, rows.astype(np.int64) + length, rows)
 
     def _read(self, rows: Any, shape: tuple[int, ...] | None) -> Any:
         read = self.mutable_set.read(rows)
@@ -395,7 +395,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
 
     def _shaped(self, length: int) -> Any:
         """A TensorDict of so many rows, which take no memory."""
-        one = {key: torch.zeros((), dtype=dtypes.to_torch(leaf.dtype)) for key, leaf in self._leaves.items()}
+        one = {key: torch.zeros((), dtype=dtypes.to_torch(leaf.dtype), device="cpu") for key, leaf in self._leaves.items()}
         leaves = {tuple(key.split("/")): one[key].expand(length, *leaf.row_shape) for key, leaf in self._leaves.items()}
         return TensorDict(leaves, batch_size=[length])
 
@@ -492,7 +492,7 @@ def _index(index: Any) -> Any:
     if index is Ellipsis:
         return slice(None)
     if isinstance(index, slice):
-        return index
+        return parts.whole_slice(index)
     opaque.check_under("the index of rows", index)
     rows = selecting._of_torch(index) if isinstance(index, torch.Tensor) else np.asarray(index)
     if rows.size == 0:

@@ -44,12 +44,15 @@ def of(index: Any, size: int) -> Selected:
     return _list(index, size)
 
 
-def split(index: Any) -> tuple[Any, tuple[Any, ...] | None]:
-    """The index of rows, and those of the dimensions behind, of a leaf's index."""
+def split(index: Any, rank: int) -> tuple[Any, tuple[Any, ...] | None]:
+    """The index of rows, and those of the dimensions behind, of an index of so many dimensions."""
     if not isinstance(index, tuple) or not index:
         return index, None
     if index[0] is Ellipsis:
-        return slice(None), index if len(index) > 1 else None
+        if sum(entry is not None for entry in index[1:]) != rank:
+            return slice(None), index if len(index) > 1 else None
+        # The ellipsis stands for no dimension.
+        index = index[1:]
     rows, *inner = index
     lists = not (isinstance(rows, slice) or _is_number(rows))
     if lists and not all(entry is None or entry is Ellipsis or isinstance(entry, slice) or _is_number(entry) for entry in inner):
@@ -82,6 +85,9 @@ def _is_number(index: Any) -> bool:
 
 
 def _range(index: slice, size: int) -> Selected:
+    index = parts.whole_slice(index)
+    if index.step == 0:
+        raise Unsupported("the step of the rows is 0", remedy="give another step, or leave it out")
     start, stop, step = index.indices(size)
     count = len(range(start, stop, step))
     if step < 0:

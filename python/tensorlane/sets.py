@@ -15,9 +15,6 @@ from .tensor import Tensor
 PLAIN = (str, int, float, bool, type(None), list, tuple)
 """Types of plain values, and of what they stand in below the keys of a set."""
 
-DEPTH_MAX = 64
-"""Lists and dicts of a plain value that may stand in each other, as in messages of channels."""
-
 METADATA = "tensorlane.set"
 """Key in the metadata of a tensor that is the manifest of a set."""
 
@@ -54,6 +51,8 @@ class Set(Mapping[str, Any]):
         if isinstance(key, tuple):
             node: Any = self
             for part in key:
+                if not isinstance(node, Set):
+                    raise KeyError(key)
                 node = node[part]
             return node
         return self._entries[key]
@@ -124,6 +123,7 @@ def flatten(tree: Mapping[str, Any]) -> Flat:
 def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, int], inside: set[int]) -> None:
     if id(tree) in inside:
         raise Invalid(f"{'/'.join(path)} is a mapping that holds itself", remedy="publish a tree")
+    sizes.depth("/".join(path), len(inside), "publish a flatter tree")
     for key, value in opaque.items(tree):
         here = (*path, key)
         if not isinstance(key, str):
@@ -167,9 +167,9 @@ def _check_plain(value: Any, path: str, inside: tuple[int, ...]) -> None:
         return
     if id(value) in inside:
         raise Invalid(f"{path} is a {type(value).__name__} that holds itself", remedy="publish a tree")
-    if len(inside) == DEPTH_MAX:
-        what = f"{path} is deeper than {DEPTH_MAX} containers in each other"
-        details = {"key": path, "most": str(DEPTH_MAX)}
+    if len(inside) == sizes.DEPTH_MAX:
+        what = f"{path} is deeper than {sizes.DEPTH_MAX} containers in each other"
+        details = {"key": path, "most": str(sizes.DEPTH_MAX)}
         raise Invalid(what, details=details, remedy="publish a flatter value, or its text: json.dumps(value)")
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(value, dict) and not isinstance(key, str):

@@ -11,6 +11,9 @@ from .errors import Invalid, Unsupported
 MANY = (1 << 32) - 1
 """Most of what is counted by 32 bits: slots, readers, uses, versions."""
 
+DEPTH_MAX = 64
+"""Containers that may stand in each other, as in messages of channels."""
+
 _MOST = (1 << 63) - 1
 
 
@@ -27,11 +30,14 @@ def whole(what: str, given: Any, most: int = _MOST) -> int:
 
 def seconds(what: str, given: Any) -> float | None:
     """A time; None where nothing is said."""
-    if given is None or type(given) in (int, float):
+    if given is None or type(given) is int:
         return given
     if isinstance(given, (str, bytes)) or not hasattr(given, "__float__"):
         raise Unsupported(f"{what} is {_told(given)}, and no number of seconds", remedy="give a number, such as 60 or 0.5")
-    return float(given)
+    time = float(given)
+    if time != time:
+        raise Invalid(f"{what} is nan, and no number of seconds", remedy="give a number, such as 60 or 0.5")
+    return time
 
 
 def shape_of(given: Any, what: str = "the shape") -> tuple[int, ...]:
@@ -61,6 +67,14 @@ def name(given: Any) -> str | None:
     if given == "":
         raise Invalid("the name is empty", remedy="leave it out for a tensor without a name")
     return None if given is None else text("the name", given)
+
+
+def depth(key: str, inside: int, remedy: str = "make it flatter") -> None:
+    """Refuses a container that stands in as many others as may be."""
+    if inside >= DEPTH_MAX:
+        # Where it stands is as long as it is deep.
+        what = f"{_told(key)} is deeper than {DEPTH_MAX} containers in each other"
+        raise Invalid(what, details={"most": str(DEPTH_MAX)}, remedy=remedy)
 
 
 def texts(what: str, given: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
-from . import opaque
+from . import opaque, sizes
 from .errors import Invalid, Unsupported
 
 Structure = Mapping[str, Any] | list[Any] | tuple[Any, ...]
@@ -37,6 +37,7 @@ def _walk(node: Any, end: Callable[[str, Any], Any], inside: tuple[int, ...], pa
         return end(path, node)
     if id(node) in inside:
         raise Invalid(f"a {type(node).__name__} holds itself", remedy="pass a tree")
+    sizes.depth(path, len(inside))
     inside = (*inside, id(node))
     if isinstance(node, Mapping):
         return {key: _walk(value, end, inside, _joined(path, key)) for key, value in node.items()}

@@ -169,7 +169,7 @@ class MemoryMappedTensor:
 
     def __getitem__(self, index: Any) -> Any:
         """Rows as a plain tensor: whole rows travel, and further indices are applied here."""
-        rows, inner = selecting.split(index)
+        rows, inner = selecting.split(index, len(self.view.shape))
         read = self.view[rows].torch()
         read = read if inner is None else read[selecting.behind(rows, inner)]
         return _on(read, self.device)
@@ -323,7 +323,7 @@ class MemoryMappedTensorDict:
         key = preparing.as_key(index)
         if key is not None:
             return self._entry(key)
-        rows, inner = selecting.split(index)
+        rows, inner = selecting.split(index, len(self.batch_size))
         selected = selecting.of(rows, len(self))
         whole = self._whole_keys()
         read = self.set.read(rows, list(whole.values()))

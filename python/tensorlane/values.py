@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import dtypes, gpu, opaque, sizes
+from . import arrays, dtypes, gpu, opaque, sizes
 from .errors import Invalid, Unsupported
 from .reservation import dtype_of
 from .tensor import Tensor
@@ -39,6 +39,7 @@ def walked(tree: Mapping[str, Any], path: tuple[str, ...] = (), inside: tuple[in
     """Keys of the leaves of a nested mapping, with what stands there."""
     if id(tree) in inside:
         raise Invalid(f"{joined(path)} is a mapping that holds itself", remedy="pass a tree")
+    sizes.depth(joined(path), len(inside))
     for key, value in opaque.stacked_items(tree):
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {joined(path) or 'the set'} is no text", remedy="use str keys")
@@ -67,8 +68,7 @@ def row_of(key: str, leaf: Any) -> tuple[str, tuple[int, ...]]:
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         if len(leaf.shape) == 0:
             raise Invalid(f"{key} is an array without dimensions", remedy="give an array of rows, or (dtype, row shape)")
-        dtype = leaf.dtype if isinstance(leaf, Tensor) else _dtype(key, leaf.dtype)
-        return dtype, tuple(int(size) for size in leaf.shape[1:])
+        return dtypes.of_ours(leaf) or _dtype(key, leaf.dtype), tuple(int(size) for size in leaf.shape[1:])
     if not (isinstance(leaf, tuple) and len(leaf) == 2):
         raise Unsupported(f"{key} is given by a {type(leaf).__name__}", remedy='give (dtype, row shape), such as ("uint8", (480, 640, 3))')
     dtype, shape = leaf
@@ -101,16 +101,17 @@ def counted(values: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> int:
     """Number of rows that values are: the size of the dimension beyond a row; one where none has it."""
     for key, value in values.items():
         opaque.check_under(key, value)
-        shape = _shape(value) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
+        shape = _shape(value, key) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
         if len(shape) == len(leaves[key].row_shape) + 1:
             return int(shape[0])
     return 1
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: Any, key: str, depth: int = 0) -> tuple[int, ...]:
     """The shape of a list, as its first elements say."""
     if isinstance(value, (list, tuple)):
-        return (len(value), *(_shape(value[0]) if value else ()))
+        sizes.depth(key, depth)
+        return (len(value), *(_shape(value[0], key, depth + 1) if value else ()))
     return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
 
 
@@ -123,39 +124,40 @@ def _rows(key: str, leaf: Leaf, value: Any, count: int) -> Any:
     opaque.check_under(key, value)
     shape = (count, *leaf.row_shape)
     torch = dtypes.torch_if_imported()
-    if isinstance(value, (list, tuple)) and _has_arrays(value):
+    if isinstance(value, (list, tuple)) and _has_arrays(value, key):
         value = _stacked(key, leaf.dtype, value)
     elif isinstance(value, (list, tuple, *_NUMBERS)):
         value = _numbers(key, leaf.dtype, value)
-    if torch is not None and isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            raise Unsupported(f"{key} requires gradients, which a set does not keep", remedy="write tensor.detach()")
-        _same(key, leaf, dtypes.of_torch(value.dtype), value.shape, shape)
-        return value.expand(shape)
     if isinstance(value, Tensor):
         _same(key, leaf, value.dtype, value.shape, shape)
         return value if value.shape == shape else np.broadcast_to(value.numpy(), shape)
     array = _array(key, value)
+    if torch is not None and isinstance(array, torch.Tensor):
+        if array.requires_grad:
+            raise Unsupported(f"{key} requires gradients, which a set does not keep", remedy="write tensor.detach()")
+        _same(key, leaf, dtypes.of_torch(array.dtype), array.shape, shape)
+        return array.expand(shape)
     _same(key, leaf, dtypes.of_numpy(array.dtype), array.shape, shape)
     return np.broadcast_to(array, shape)
 
 
-def _has_arrays(value: Any) -> bool:
+def _has_arrays(value: Any, key: str, depth: int = 0) -> bool:
     """True where a list has arrays, whose types are never converted, at any depth."""
     if isinstance(value, (list, tuple)):
-        return any(_has_arrays(one) for one in value)
+        sizes.depth(key, depth)
+        return any(_has_arrays(one, key, depth + 1) for one in value)
     return not isinstance(value, _NUMBERS) and any(hasattr(value, word) for word in ("dtype", *_SPEAKS))
 
 
 def _stacked(key: str, dtype: str, value: Any) -> Any:
     """A list of arrays as one array, which is of torch where one of them is. Numbers beside them are made of the leaf's type."""
-    if not _has_arrays(value):
+    if not _has_arrays(value, key):
         return _numbers(key, dtype, value)
     torch = dtypes.torch_if_imported()
     opaque.check_under(key, value)
     if not isinstance(value, (list, tuple)):
-        of_torch = torch is not None and isinstance(value, torch.Tensor)
-        array = value if of_torch else value.numpy() if isinstance(value, Tensor) else _array(key, value)
+        array = value.numpy() if isinstance(value, Tensor) else _array(key, value)
+        of_torch = torch is not None and isinstance(array, torch.Tensor)
         given = dtypes.of_torch(array.dtype) if of_torch else dtypes.of_numpy(array.dtype)
         if given != dtype:
             raise _mismatch(key, f"{key} has an array of {given} in its list, and the leaf is {dtype}")
@@ -163,14 +165,16 @@ def _stacked(key: str, dtype: str, value: Any) -> Any:
     parts = [_stacked(key, dtype, one) for one in value]
     try:
         if torch is not None and any(isinstance(one, torch.Tensor) for one in parts):
-            return torch.stack([one if isinstance(one, torch.Tensor) else torch.tensor(one) for one in parts])
+            return torch.stack([one if isinstance(one, torch.Tensor) else torch.tensor(one, device="cpu") for one in parts])
         return np.stack(parts)
     except (RuntimeError, TypeError, ValueError) as error:
         raise Invalid(f"{key}: {error}", "SET_MISMATCH", {"key": key}, remedy="stack the arrays first, of one shape and one kind") from None
 
 
-def _array(key: str, value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray):
+def _array(key: str, value: Any) -> Any:
+    """An array of numpy or a tensor of torch, whichever shows what was given."""
+    torch = dtypes.torch_if_imported()
+    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
         return value
     if not any(hasattr(value, word) for word in _SPEAKS) and not isinstance(value, (memoryview, bytes, bytearray)):
         raise Unsupported(f"{key}: a {type(value).__name__} is no array", remedy="pass an array of numpy or torch, or numbers")
@@ -178,7 +182,10 @@ def _array(key: str, value: Any) -> np.ndarray:
     if on_gpu is not None:
         raise gpu.refused(on_gpu)
     if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
+        try:
+            return arrays.of_dlpack(value)
+        except Unsupported as error:
+            raise opaque.under(key, error) from None
     return np.asarray(memoryview(value) if isinstance(value, (bytes, bytearray)) else value)
 
 
@@ -203,16 +210,18 @@ def _numbers(key: str, dtype: str, value: Any) -> Any:
     """Numbers of Python as an array of a leaf's type, if that can say them."""
     try:
         given = np.asarray(value.item() if isinstance(value, np.generic) else value)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise Invalid(f"{key}: {error}", "SET_MISMATCH", {"key": key}, remedy="give lists of one length") from None
+    if dtypes.is_ml(given.dtype):
+        given = given.astype(np.float64)
     try:
         wanted = dtypes.to_numpy(dtype)
     except Unsupported:
         torch = dtypes.torch_if_imported()
         if torch is None or given.dtype.kind not in "biuf":
             raise
-        made = torch.as_tensor(given, dtype=dtypes.to_torch(dtype))
-        if not _says(made.to(torch.complex128 if made.is_complex() else torch.float64).numpy(), given):
+        made = torch.as_tensor(given, dtype=dtypes.to_torch(dtype), device="cpu")
+        if not _says(made.to(torch.complex128 if made.is_complex() else torch.float64).numpy(), given, value):
             raise _unsaid(key, dtype, value) from None
         return made
     allowed = {"b": "biu", "i": "biu", "u": "biu", "c": "biufc"}
@@ -221,17 +230,22 @@ def _numbers(key: str, dtype: str, value: Any) -> Any:
             raise _unsaid(key, dtype, value)
         made = given.astype(wanted)
         wide = made if wanted.kind in "biu" else made.astype(np.complex128 if wanted.kind == "c" else np.float64)
-        if not _says(wide, given):
+        if not _says(wide, given, value):
             raise _unsaid(key, dtype, value)
     return made
 
 
-def _says(made: np.ndarray, given: np.ndarray) -> bool:
+def _says(made: np.ndarray, given: np.ndarray, value: Any) -> bool:
     """True where numbers are what was given: whole ones exactly, others as near as the type allows, but not infinite."""
+    # Objects are compared exactly; a type in common may round both.
+    exact = made.astype(object)
     if given.dtype.kind in "biu":
-        # Objects are compared exactly; a type in common may round both.
-        return bool(np.all(made.astype(object) == given.astype(object)))
-    return bool(np.all(np.isfinite(made) == np.isfinite(given)))
+        return bool(np.all(exact == given.astype(object)))
+    if not np.all((np.isfinite(made) == np.isfinite(given)) & (np.isnan(made) == np.isnan(given))):
+        return False
+    # Whole numbers beside others: numpy has made them floats before.
+    told = np.asarray(value, dtype=object) if isinstance(value, (list, tuple)) else np.empty(0, dtype=object)
+    return all(one == int(number) for one, number in zip(exact.flat, told.flat) if isinstance(number, (int, np.integer)))
 
 
 def _unsaid(key: str, dtype: str, value: Any) -> Invalid:
@@ -241,13 +255,9 @@ def _unsaid(key: str, dtype: str, value: Any) -> Invalid:
 
 
 def _dtype(key: str, given: Any) -> str:
-    if isinstance(given, str):
-        if given in ("u8", "i8"):
-            remedy = f"say {'uint8' if given == 'u8' else 'int8'!r}, or the one of 64"
-            raise Invalid(f"{key}: {given!r} has 64 bits for numpy and 8 here", remedy=remedy)
-        if given in dtypes.SHORT:
-            return given
     try:
         return dtype_of(given)
-    except TypeError as error:
-        raise Unsupported(f"{key}: {given!r} is no dtype: {error}", remedy='give one of numpy or torch, such as "uint8"') from None
+    except Invalid as error:
+        raise Invalid(f"{key}: {error.message}", remedy=error.remedy) from None
+    except Unsupported as error:
+        raise opaque.under(key, error) from None

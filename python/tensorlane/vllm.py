@@ -19,7 +19,7 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from . import trees
+from . import sizes, trees
 from ._tensorlane import Cancel, Reference, Stored
 from .channels import ChannelReader, ChannelWriter, Message
 from .client import Client, default
@@ -198,7 +198,7 @@ class _Clock:
     """Time that a call has: some seconds, or no end."""
 
     def __init__(self, timeout: float | None):
-        self._started = time.monotonic()
+        self._started, timeout = time.monotonic(), sizes.seconds("timeout", timeout)
         self._until = math.inf if timeout is None else self._started + timeout
         self._says = _SAYS
 

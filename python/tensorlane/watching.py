@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterator, Literal, cast
 
-from . import _tensorlane
+from . import _tensorlane, sizes
 from ._tensorlane import Reference
 from .errors import WatchCut
 
@@ -49,7 +49,7 @@ class Watch:
         changes were missed: the next call begins anew.
         """
         try:
-            kind, name, reference, revision = self._core.next(timeout)
+            kind, name, reference, revision = self._core.next(sizes.seconds("timeout", timeout))
         except WatchCut:
             self._revision = None
             raise

@@ -190,3 +190,66 @@ def test_the_time_of_a_call_counts_while_all_threads_of_its_kind_are_busy(sideca
             return late.value.delivered
 
     assert run(sidecar, work) == "no"
+
+
+def test_a_cancel_that_calls_share_is_used_by_its_owner_alone(sidecar):
+    async def work(client):
+        cancel = tensorlane.Cancel()
+        given_up, waits = (asyncio.create_task(client.get(f"aio/shared/{at}", wait=100, cancel=cancel)) for at in range(2))
+        await begun(client)
+        assert len(client._pending) == 2
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert not cancel.cancelled and len(client._pending) == 1
+        cancel.cancel()
+        with pytest.raises(tensorlane.Withdrawn):
+            await waits
+        with pytest.raises(tensorlane.Withdrawn):
+            await client.get("aio/shared/1", wait=100, cancel=cancel)
+        assert not client._pending
+        return True
+
+    assert run(sidecar, work)
+
+
+def test_awaited_ends_and_clients_have_the_properties_of_the_blocking_ones():
+    from tensorlane import aio, channels, pipes, watching
+
+    pairs = [
+        (tensorlane.Client, aio.AsyncClient),
+        (channels.ChannelWriter, aio.AsyncChannelWriter),
+        (channels.ChannelReader, aio.AsyncChannelReader),
+        (pipes.Pipe, aio.AsyncPipe),
+        (pipes.Listener, aio.AsyncListener),
+        (watching.Watch, aio.AsyncWatch),
+    ]
+    for blocking, awaited in pairs:
+        assert {name for name, value in vars(blocking).items() if isinstance(value, property)} <= set(dir(awaited)), awaited
+
+
+def test_awaited_ends_say_who_is_at_the_other_end_and_what_was_missed(sidecar):
+    async def work(client):
+        async with await client.channel_writer("aio/told", policy="latest") as writer:
+            await writer.write(b"a")
+            async with await client.channel_reader("aio/told", oldest=True) as reader:
+                told = reader.policy, reader.first, reader.missed, reader.peer, writer.dropped
+                assert reader.writer and client.peer and client.exchange
+                return told
+
+    assert run(sidecar, work) == ("latest", 0, 0, "", 0)
+
+
+def test_awaited_times_are_numbers_of_any_kind(sidecar):
+    async def work(client):
+        async with await client.channel_writer("aio/times") as writer, await client.channel_reader("aio/times") as reader:
+            await writer.write(b"a", timeout=np.float16(60))
+            assert (await reader.read(timeout=np.float16(60))).value == b"a"
+            for wrong in ("5", float("nan")):
+                with pytest.raises(tensorlane.Error, match="number of seconds"):
+                    await reader.read(timeout=wrong)
+                with pytest.raises(tensorlane.Error, match="number of seconds"):
+                    await client.get("aio/never", deadline=wrong, wait=1)
+        return True
+
+    assert run(sidecar, work)

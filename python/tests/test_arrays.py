@@ -286,3 +286,88 @@ def test_out_may_be_a_parameter_and_must_have_memory_of_its_own(client):
         for out in (torch.empty(2, 3, device="meta"), torch.zeros(1, 3).expand(2, 3), shared):
             with pytest.raises(tensorlane.Unsupported):
                 client.get(stored, out=out)
+
+
+ML = ["bfloat16", "float8_e4m3fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"]
+
+
+@pytest.mark.parametrize("with_torch", [True, False], ids=["beside torch", "without torch"])
+@pytest.mark.parametrize("name", ML)
+def test_what_was_got_of_types_of_ml_dtypes_can_be_put_published_and_written(client, monkeypatch, request, name, with_torch):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.arange(5).astype(getattr(ml_dtypes, name))
+    if not with_torch:
+        monkeypatch.delitem(sys.modules, "torch")
+    own = request.node.name
+    with client.put(x) as stored, client.put(client.get(stored)) as again:
+        assert bits(client.get(again).numpy()) == bits(x)
+    client.publish({"w": x}, own)
+    client.publish(client.get_set(own), own)
+    assert bits(client.get_set(own)["w"].numpy()) == bits(x)
+    client.unname(*client.names(own))
+    rows = client.create_set(own, 5, {"w": x})
+    rows["w"] = x
+    rows[[0]] = rows[[2]]
+    assert float(rows["w"][0].numpy()) == 2
+    client.drop_set(own)
+
+
+class Bits:
+    """An array whose elements DLPack does not have."""
+
+    def __init__(self, x, refusal: Exception):
+        self.shape, self._x, self._refusal = x.shape, x, refusal
+
+    def __dlpack__(self, **options):
+        raise self._refusal
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+class Shown(Bits):
+    """An array as those of jax are, which numpy itself reads."""
+
+    def __array__(self, dtype=None, copy=None):
+        return self._x
+
+
+@pytest.mark.parametrize("with_torch", [True, False], ids=["beside torch", "without torch"])
+def test_arrays_that_dlpack_refuses_are_read_by_numpy_or_refused_with_what_helps(client, monkeypatch, request, with_torch):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.ones(3, ml_dtypes.bfloat16)
+    if not with_torch:
+        monkeypatch.delitem(sys.modules, "torch")
+    rows = client.create_set(request.node.name, 2, {"w": ("bf16", (3,))})
+    try:
+        for refusal in (BufferError("no such type"), RuntimeError("no"), AttributeError("no")):
+            with client.put(Shown(x, refusal)) as stored:
+                assert bits(client.get(stored).numpy()) == bits(x)
+            rows[0] = {"w": Shown(x, refusal)}
+            rows[:] = {"w": [Shown(x, refusal), Shown(x, refusal)]}
+            for call in (lambda: client.put(Bits(x, refusal)), lambda: rows.write(0, {"w": Bits(x, refusal)})):
+                with pytest.raises(tensorlane.Unsupported, match="cannot take the Bits: no") as caught:
+                    call()
+                assert caught.value.remedy
+        assert rows["w"][1].numpy().tolist() == [1, 1, 1]
+    finally:
+        client.drop_set(request.node.name)
+
+
+def test_a_default_device_of_torch_leaves_values_on_the_host(client, request, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    rows = client.create_set(request.node.name, 4, {"w": ("bf16", ()), "f": ("f32", (2,))})
+    with torch.device("meta"):
+        rows[:2] = {"w": [1, 2.5]}
+        rows[2:] = {"w": [torch.ones((), dtype=torch.bfloat16, device="cpu"), 3], "f": 1}
+        rows[0] = {"f": [torch.ones((), device="cpu"), 2]}
+        assert client.empty((0, 4), "f32").torch().device.type == "cpu"
+        with client.put(torch.ones(3, dtype=torch.bfloat16, device="cpu")[::2]) as stored:
+            assert client.get(stored).torch().tolist() == [1, 1]
+        client.publish({"w": np.ones(2, "f4")}, request.node.name)
+        into = {"w": torch.zeros(2, dtype=torch.float64, device="cpu")}
+        client.load_into(into, request.node.name, convert=True)
+    assert into["w"].tolist() == [1, 1]
+    assert rows["w"][:].torch().tolist() == [1, 2.5, 1, 3] and rows["f"][0].numpy().tolist() == [1, 2]
+    client.unname(*client.names(request.node.name))
+    client.drop_set(request.node.name)

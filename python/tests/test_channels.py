@@ -293,3 +293,39 @@ def test_bytes_with_gaps_between_them_are_a_message(client, request):
         for given in (memoryview(b"abcdef")[::2], memoryview(b"abc")[::-1], memoryview(b"abcd").cast("B", (2, 2))):
             writer.write(given)
             assert reader.read().value == given.tobytes()
+
+
+def test_memory_of_any_elements_is_a_message_of_bytes(client, name):
+    arrays = [np.ones(3, complex), np.arange(3, dtype=">i4"), np.zeros(2, [("a", "i4"), ("O", "f8")]), np.ones((2, 3), ">f8").T, np.zeros(0, "c8")]
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        for array in arrays:
+            writer.write(memoryview(array))
+            assert reader.read().value == array.tobytes()
+        for array in (np.array([object()]), np.zeros(2, [("a", "O")])):
+            with pytest.raises(tensorlane.Unsupported, match="objects of Python"):
+                writer.write(memoryview(array))
+
+
+def test_keys_of_any_length_are_sent(client, name):
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        for key in ("k" * 4096, "k" * 4097, "\u00e9" * 2048, "\u00e9" * 2049):
+            writer.write({key: np.ones(2)})
+            assert list(reader.read().value) == [key]
+
+
+def test_times_are_numbers_of_any_kind_and_never_nan(client, name):
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        writer.write(b"a", timeout=np.float32(60))
+        assert reader.read(timeout=np.float16(60)).value == b"a"
+        writer.write(b"b")
+        assert reader.cached(1).read(timeout=np.float16(60)).value == b"b"
+        watch, listener = client.watch(name), client.listen(name)
+        calls = [lambda time: writer.write(b"c", timeout=time), lambda time: reader.read(timeout=time)]
+        calls += [lambda time: watch.next(timeout=time), lambda time: listener.accept(timeout=time)]
+        for call in calls:
+            with pytest.raises(tensorlane.Invalid, match="timeout is nan"):
+                call(float("nan"))
+            with pytest.raises(tensorlane.Unsupported, match="timeout is '5'"):
+                call("5")
+        watch.close()
+        listener.close()

@@ -590,3 +590,68 @@ def test_numbers_that_a_leaf_does_not_have_are_refused(client, name, monkeypatch
     replay[:] = {**right, "u64": [2**64 - 1] * 2, "bf16": [256, float("inf")]}
     assert replay["f32"][:].numpy().tolist() == [2**24, 2**24] and replay["u64"][0].numpy() == 2**64 - 1
     assert replay["bf16"][:].torch().tolist() == [256, float("inf")] and replay["c32"][0].torch() == 2048
+
+
+def test_a_layout_is_taken_from_leaves_of_another_set(client, name):
+    replay = client.create_set(name, 10, {"obs": ("uint8", (2,)), "w": ("float32", ())})
+    again = client.create_set(f"{name} again", 5, {"obs": replay["obs"], "w": replay["w"]})
+    assert again.leaves == replay.leaves
+
+
+def test_infinity_is_refused_by_types_that_have_none(client, name):
+    pytest.importorskip("ml_dtypes")
+    replay = client.create_set(name, 2, {"w": ("f8_e4m3", ()), "v": ("f8_e5m2", ())})
+    for wrong in (float("inf"), [float("-inf"), 1]):
+        with pytest.raises(tensorlane.Invalid, match="cannot be said as f8_e4m3"):
+            replay.write(slice(None), {"w": wrong})
+    replay[:] = {"w": float("nan"), "v": float("inf")}
+    assert np.isnan(replay["w"][0].numpy().astype("f4")) and np.isinf(replay["v"][0].numpy().astype("f4"))
+
+
+def test_whole_numbers_beside_others_are_stored_exactly_or_refused(client, name):
+    replay = client.create_set(name, 2, {"f32": ("float32", ()), "f64": ("float64", ()), "c64": ("complex64", ()), "bf16": ("bf16", ())})
+    wrong = {"f32": [2**24 + 1, 0.5], "f64": [0.5, 2**53 + 1], "c64": [1j, 2**24 + 1], "bf16": (257, 0.5)}
+    for key, numbers in wrong.items():
+        with pytest.raises(tensorlane.Invalid, match=f"cannot be said as {key}"):
+            replay[:] = {key: numbers}
+    replay[:] = {"f32": [2**24, 0.1], "f64": [np.int64(2**53), 0.1], "c64": [1j, True], "bf16": [256, 0.1]}
+    assert replay["f32"][0].numpy() == 2**24 and replay["c64"][:].numpy().tolist() == [1j, 1]
+
+
+def test_scalars_of_ml_dtypes_are_numbers(client, name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    replay = client.create_set(name, 2, {"w": ("bf16", ()), "f": ("float32", ())})
+    replay["w"][0] = ml_dtypes.bfloat16(1.5)
+    replay[1] = {"w": [ml_dtypes.bfloat16(2.5)], "f": [ml_dtypes.float8_e4m3fn(0.5)]}
+    assert replay["w"][:].torch().tolist() == [1.5, 2.5] and replay["f"][1].numpy() == 0.5
+
+
+def test_an_ellipsis_before_every_dimension_stands_for_none(client, name):
+    obs, reward = np.arange(50, dtype="f4").reshape(10, 5), np.arange(10, dtype="f4")
+    replay = client.create_set(name, 10, {"obs": obs, "reward": reward})
+    replay[:] = {"obs": obs, "reward": reward}
+    for index in (np.s_[..., 0], np.s_[..., -1], np.s_[..., 2:4], np.s_[...], (..., [1, 2])):
+        np.testing.assert_array_equal(replay["reward"][index], reward[index])
+    for index in (np.s_[..., 2:4, 0], np.s_[..., 3, 1], np.s_[..., 1:3, None, 0], np.s_[..., 0], np.s_[..., None], np.s_[..., ::2, 1:]):
+        np.testing.assert_array_equal(replay["obs"][index], obs[index])
+
+
+def test_rows_are_cut_by_whole_numbers_alone(filled):
+    replay, _ = filled
+    for index in (np.s_[0.5:2.9], np.s_["a":], np.s_[::0]):
+        with pytest.raises(tensorlane.Unsupported):
+            replay[index]
+    assert len(replay["obs"][np.int8(2) : torch.tensor(4)].numpy()) == 2
+
+
+def test_a_path_that_is_not_there_is_no_key_of_rows_or_sets(client, filled, name):
+    rows = filled[0][:2]
+    for path in (("obs", "x"), ("obs", 0), 3, (), ("next", "no")):
+        assert path not in rows and rows.get(path) is None
+    assert ("next", "reward") in rows
+    client.publish({"w": np.ones(3), "n": {"lr": 0.1}, "l": [1]}, f"{name} sealed")
+    got = client.get_set(f"{name} sealed")
+    for path in (("w", "x"), ("w", 0), ("n", "lr", "x"), ("l", "x"), ("n", "no"), "no"):
+        assert path not in got and got.get(path, 7) == 7
+    assert ("n", "lr") in got
+    client.unname(*client.names(f"{name} sealed"))

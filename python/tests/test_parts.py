@@ -82,6 +82,9 @@ def test_a_part_is_copied_where_it_is_wanted(client, reference):
         ((0, 0, 0, 0), tensorlane.Invalid, "4 indices for a tensor of shape"),
         ([12], tensorlane.Invalid, "index 12 of dimension 0"),
         (np.s_[::-1], tensorlane.Unsupported, "the step -1 of dimension 0"),
+        (np.s_[0.5:2.9], tensorlane.Unsupported, "bounds of slice"),
+        (np.s_[:, "a":], tensorlane.Unsupported, "bounds of slice"),
+        (np.s_[:: np.float32(2)], tensorlane.Unsupported, "bounds of slice"),
         (None, tensorlane.Unsupported, "None is no index"),
         (True, tensorlane.Unsupported, "True is no index"),
         ([True, False], tensorlane.Unsupported, "is no list of rows"),
@@ -110,3 +113,6 @@ def test_a_part_is_pickled_with_its_reference(client, reference):
 def test_indices_of_an_unknown_shape_count_from_the_beginning():
     assert parts.selection(np.s_[1:, 2, ...], None) == ([(1, None, 1), (2, 3, 1)], None, [1])
     assert parts.selection([4, 0], None) == ([], [4, 0], [])
+    assert parts.selection(np.s_[np.int8(1) : np.uint8(3)], None) == ([(1, 3, 1)], None, [])
+    with pytest.raises(tensorlane.Unsupported, match="bounds of slice"):
+        parts.selection(np.s_[0.5:], None)

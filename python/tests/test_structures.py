@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
 import tensorlane
+from tensorlane import structures
 from conftest import until
 
 Pair = namedtuple("Pair", "one two")
@@ -147,3 +148,48 @@ def test_a_put_of_a_file_that_is_withdrawn_ends(client, tmp_path):
     with pytest.raises(tensorlane.Withdrawn):
         client.put_file(tmp_path / "f", "files/w", cancel=cancel)
     assert client.names("files/w") == {}
+
+
+def test_a_dtype_is_given_by_its_short_name_or_by_what_has_it(client, request):
+    assert [client.empty(2, short).dtype for short in ("f32", "bf16", "f16", "i32", "bool")] == ["f32", "bf16", "f16", "i32", "bool"]
+    rows = client.create_set(request.node.name, 3, {"obs": ("uint8", (2,)), "w": ("float32", ())})
+    with client.put(np.ones(3, np.uint8)) as stored:
+        got = client.get(stored)
+        for given in (got, stored.reference, rows["obs"], client.empty(1, np.uint8)):
+            assert client.empty(got.shape, given).dtype == "u8"
+        for short, clear in (("u8", ("'uint8'", "'uint64'")), ("i8", ("'int8'", "'int64'"))):
+            with pytest.raises(tensorlane.Invalid, match="64 bits for numpy and 8 here") as refused:
+                client.empty(got.shape, short)
+            assert all(word in refused.value.remedy for word in clear)
+    client.drop_set(request.node.name)
+
+
+def test_nested_values_are_as_deep_as_those_of_channels(client, request):
+    def nested(containers: int, at_the_end, of_lists: bool = False):
+        for _ in range(containers):
+            at_the_end = [at_the_end] if of_lists else {"k": at_the_end}
+        return at_the_end
+
+    array, name = np.ones(1, np.float32), request.node.name
+    deepest = client.get(client.put(nested(64, array)))
+    assert structures.leaves(deepest)[0].numpy().tolist() == [1]
+    client.publish(nested(64, array), name)
+    with client.get_set(name) as got:
+        assert got[("k",) * 64].numpy().tolist() == [1]
+    client.load_into(nested(64, array), name)
+    rows = client.create_set(name, 2, {"w": ("f32", ())})
+    for depth in (65, 5_000):
+        for call in (
+            lambda: client.put(nested(depth, array)),
+            lambda: client.get(nested(depth, "a", of_lists=True)),
+            lambda: client.publish(nested(depth, array), name),
+            lambda: client.load_into(nested(depth, array), name),
+            lambda: client.create_set(f"{name} deep", 2, nested(depth, ("f32", ()))),
+            lambda: rows.write(0, {"w": nested(depth, 1.0, of_lists=True)}),
+            lambda: rows.extend({"w": nested(depth, 1.0, of_lists=True)}),
+        ):
+            with pytest.raises(tensorlane.Invalid, match="deeper than 64 containers") as refused:
+                call()
+            assert refused.value.remedy and len(str(refused.value)) < 500
+    client.unname(*client.names(name))
+    client.drop_set(name)

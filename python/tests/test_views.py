@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
@@ -164,3 +165,24 @@ def test_leases_tensors_and_clients_are_not_pickled(client):
     for held in (stored, client.get(stored), client):
         with pytest.raises(TypeError):
             pickle.dumps(held)
+
+
+def asked(x, flags: int) -> None:
+    """Asks for the buffer of `x` as extensions in C do."""
+    view = ctypes.create_string_buffer(256)
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(x), view, flags)
+    ctypes.pythonapi.PyBuffer_Release(view)
+
+
+def test_memory_with_gaps_is_refused_where_dense_memory_is_asked_for(client):
+    strides, by_rows, by_columns, either = 0x18, 0x38, 0x58, 0x98
+    with client.put(np.arange(12).reshape(3, 4)) as stored:
+        part = client.get(stored.reference[:, ::2])
+        asked(part, strides)
+        assert memoryview(part).strides != (16, 8), "the part lies where the whole does"
+        for flags in (by_rows, by_columns, either):
+            with pytest.raises(BufferError, match="order"):
+                asked(part, flags)
+        whole = client.get(stored)
+        for flags in (strides, by_rows, either):
+            asked(whole, flags)

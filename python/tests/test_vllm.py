@@ -549,3 +549,14 @@ def test_a_group_of_torch_shares_a_queue_and_broadcasts_arrays(tmp_path):
     count = os.environ.get("TENSORLANE_TEST_OBJECTS", "500")
     ranks = [python(BROADCAST, str(rank), str(tmp_path / "store"), count, GLOO_SOCKET_IFNAME="lo") for rank in range(4)]
     assert [said(one) for one in ranks] == [f"{count}\n"] * 4
+
+
+def test_a_time_that_is_no_number_is_refused():
+    writer, read = pair()
+    for call in (read.dequeue, lambda timeout: writer.enqueue(1, timeout)):
+        with pytest.raises(tensorlane.Invalid, match="timeout is nan"):
+            call(timeout=float("nan"))
+    writer.enqueue(1, np.float16(60))
+    assert read.dequeue(np.float16(60)) == 1
+    writer.shutdown()
+    read.shutdown()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from conftest import python, said
@@ -75,6 +76,15 @@ def test_rows_are_set_and_got_by_each_kind_of_index(made):
     assert storage.get([]).batch_size == (0,) and [int(row["a"]) for row in storage] == list(range(10))
     storage.set(range(10), torch.zeros_like(rows(10)))
     assert bool((storage.get(range(10)) == 0).all())
+
+
+def test_rows_counted_from_the_end_may_have_few_bits(made):
+    storage = made(300, rows(1))
+    storage.set(range(200), rows(200))
+    for few in (np.int8, np.int16):
+        assert storage.get(np.array([-1, -128, 5], few))["a"].tolist() == [199, 72, 5]
+    with pytest.raises(tensorlane.Unsupported, match="bounds of slice"):
+        storage.get(slice(0.5, 3))
 
 
 def test_one_leaf_is_read_alone_by_its_key(made):
