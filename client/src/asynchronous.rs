@@ -24,12 +24,17 @@ pub struct AsyncClient {
     client: Client,
 }
 
-/// Withdraws a call when its future is dropped.
-struct Withdraw(Cancel);
+/// Withdraws a call when its future is dropped before the call has ended.
+struct Withdraw {
+    cancel: Cancel,
+    has_ended: bool,
+}
 
 impl Drop for Withdraw {
     fn drop(&mut self) {
-        self.0.cancel();
+        if !self.has_ended {
+            self.cancel.cancel();
+        }
     }
 }
 
@@ -54,7 +59,8 @@ impl AsyncClient {
         &self.client
     }
 
-    /// Runs any calls of the synchronous client; they are withdrawn when the future is dropped.
+    /// Runs any calls of the synchronous client; they are withdrawn when the future is dropped. What they have made once they end, such
+    /// as a reservation or a set, goes on.
     ///
     /// # Errors
     /// Those of `work`.
@@ -62,9 +68,12 @@ impl AsyncClient {
         &self,
         work: impl FnOnce(&Client) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let withdraw = Withdraw(Cancel::new());
-        let client = self.client.with_cancel(withdraw.0.clone());
-        spawn_blocking(move || work(&client)).await.map_err(ended)?
+        let mut withdraw = Withdraw { cancel: Cancel::new(), has_ended: false };
+        let client = self.client.with_cancel(withdraw.cancel.clone());
+        let done = spawn_blocking(move || work(&client)).await;
+        // What was made has this client for its own calls.
+        withdraw.has_ended = true;
+        done.map_err(ended)?
     }
 
     /// See [`Client::put`].
@@ -93,7 +102,7 @@ impl AsyncClient {
     /// # Errors
     /// As there.
     pub async fn seal(&self, reservation: Reservation, options: PutOptions) -> Result<Stored> {
-        self.run(move |_| reservation.seal(&options)).await
+        self.run(move |client| reservation.of(client).seal(&options)).await
     }
 
     /// See [`Client::acquire`].

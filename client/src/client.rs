@@ -15,7 +15,7 @@ use crate::connection::{Connection, Sidecar};
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::origin::Origin;
-use crate::wait::{Cancel, Wait};
+use crate::wait::{Cancel, Wait, later};
 
 /// A workload's standing with its own sidecar. Cheap to clone, usable from any number of threads at once.
 ///
@@ -65,7 +65,7 @@ impl Client {
 
     pub(crate) fn with_options(options: ClientOptions) -> Result<Self> {
         let path = options.directory.join(SESSION_SOCKET);
-        let until = Instant::now() + options.patience;
+        let until = later(options.patience);
         // Who is patient with a sidecar that is not there is as patient with one that is busy.
         let first = welcome(options.deadline).max(options.patience.min(WELCOME_MAX));
         let connection = Connection::open(&path, &options.name, until, || first)?;

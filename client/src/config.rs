@@ -1,5 +1,6 @@
 //! Settings of a client: where the sidecar is, and how patient the client is with it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,12 @@ pub(crate) const WELCOME_MAX: Duration = Duration::from_secs(5);
 /// The longest name of a client, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
+/// Directory of the session socket, by the value of the environment variable. An empty one is none.
+pub fn sockets_directory(variable: Option<OsString>) -> PathBuf {
+    let named = variable.filter(|directory| !directory.is_empty());
+    named.map_or_else(|| SOCKETS_DEFAULT.into(), PathBuf::from)
+}
+
 /// Asked from time to time while a call waits, and whenever a signal came; true withdraws the call.
 pub(crate) type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
@@ -43,7 +50,7 @@ pub struct ClientOptions {
 impl ClientOptions {
     /// The session socket in `$TENSORLANE_SOCKETS`, or in `/run/tensorlane`.
     pub fn from_env() -> Self {
-        Self::at(env::var_os(SOCKETS_ENV).map_or_else(|| SOCKETS_DEFAULT.into(), PathBuf::from))
+        Self::at(sockets_directory(env::var_os(SOCKETS_ENV)))
     }
 
     /// The session socket in `directory`.
@@ -131,6 +138,13 @@ fn program_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_variable_names_no_directory() {
+        assert_eq!(sockets_directory(Some("".into())), Path::new(SOCKETS_DEFAULT));
+        assert_eq!(sockets_directory(None), Path::new(SOCKETS_DEFAULT));
+        assert_eq!(sockets_directory(Some("/a".into())), Path::new("/a"));
+    }
 
     #[test]
     fn a_long_name_is_cut_between_characters() {

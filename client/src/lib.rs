@@ -69,7 +69,9 @@ mod wire;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
 pub use client::Client;
-pub use config::{ClientOptions, DEADLINE_DEFAULT, SESSION_SOCKET, SOCKETS_DEFAULT, SOCKETS_ENV};
+pub use config::{
+    ClientOptions, DEADLINE_DEFAULT, SESSION_SOCKET, SOCKETS_DEFAULT, SOCKETS_ENV, sockets_directory,
+};
 pub use describe::{Description, Listed};
 pub use error::{Error, Result};
 pub use moved::{Moved, Path, Refused, Way};

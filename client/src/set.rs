@@ -25,6 +25,7 @@ use crate::late::Late;
 use crate::target::{AcquireOptions, Target};
 use crate::tensor::Tensor;
 use crate::verbs::PutOptions;
+use crate::wait::later;
 
 /// Options for publishing a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl Client {
         tree: &Tree<Reference>,
         options: &PublishOptions,
     ) -> Result<Published> {
-        let until = Instant::now() + options.deadline.unwrap_or(self.deadline());
+        let until = later(options.deadline.unwrap_or(self.deadline()));
         let connection = self.connection(&self.wait(options.deadline))?;
         connection.require(SETS_SINCE, "sets need", "; use a sidecar of this release")?;
         let leaves = self.leaves(tree)?;
@@ -161,7 +162,7 @@ impl Client {
         options: &AcquireOptions,
         acquire: impl Fn(&[Target], &AcquireOptions) -> Vec<Result<T>>,
     ) -> Result<Set<T>> {
-        let until = Instant::now() + options.deadline.unwrap_or(self.deadline());
+        let until = later(options.deadline.unwrap_or(self.deadline()));
         let mut tried = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -609,3 +609,39 @@ async fn a_dropped_future_withdraws_its_call() {
     twin.let_go_in_reverse();
     until("the late lease is released", || twin.state.lock().released == [stored.reference().id()]);
 }
+
+#[cfg(feature = "tokio")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_future_that_ended_has_made_goes_on() {
+    let (twin, client) = start();
+    let client = crate::AsyncClient::from(client);
+    let mut reservation = client.reserve(descriptor(&[3])).await.unwrap();
+    reservation.copy_from(0, &[1, 2, 3]).unwrap();
+    let _stored = client.seal(reservation, PutOptions::named("t")).await.unwrap();
+    assert_eq!(client.acquire("t", AcquireOptions::new()).await.unwrap().to_vec(), [1, 2, 3]);
+    // By itself, too.
+    let reservation = client.run(|client| client.reserve(&descriptor(&[0]))).await.unwrap();
+    let _other = reservation.seal(&PutOptions::named("u")).unwrap();
+    // A seal whose future is dropped is withdrawn.
+    let reservation = client.reserve(descriptor(&[3])).await.unwrap();
+    twin.state.lock().holding = true;
+    let seal = tokio::spawn({
+        let client = client.clone();
+        async move { client.seal(reservation, PutOptions::named("v")).await }
+    });
+    until("the seal is held", || twin.held() == 1);
+    seal.abort();
+    until("the seal is withdrawn", || twin.state.lock().cancelled.len() == 1);
+}
+
+#[test]
+fn patience_and_deadlines_beyond_the_clock_are_no_fault() {
+    let twin = FakeSidecar::start();
+    let client = Client::options(twin.directory()).patience(Duration::MAX).deadline(Duration::MAX);
+    let client = client.connect().unwrap();
+    let _stored = put(&client, "a", &[1]);
+    let refused = client.get_set("a", &AcquireOptions::new()).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::NotASet), "{refused}");
+    let refused = client.publish_set("policy", &Default::default(), &Default::default()).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::Unsupported), "{refused}");
+}

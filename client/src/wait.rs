@@ -47,6 +47,12 @@ impl Cancel {
     }
 }
 
+/// Time so much later. Beyond what a clock can say a year is as good.
+pub(crate) fn later(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait).unwrap_or(now + Duration::from_secs(365 * 24 * 3600))
+}
+
 /// The patience of one call.
 #[derive(Clone)]
 pub(crate) struct Wait {
@@ -64,11 +70,7 @@ pub(crate) struct Wait {
 
 impl Wait {
     pub(crate) fn new(deadline: Duration, interrupt: Option<Interrupt>, cancel: Option<Cancel>) -> Self {
-        let now = Instant::now();
-        let until = now.checked_add(deadline.saturating_add(GRACE));
-        // A deadline beyond what a clock can say is none; a year is as good.
-        let until = until.unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
-        let (until, looked) = (Cell::new(until), Cell::new(now));
+        let (until, looked) = (Cell::new(later(deadline.saturating_add(GRACE))), Cell::new(Instant::now()));
         Self { deadline, until, looked, interrupt, cancel, closing: None }
     }
 
@@ -111,7 +113,7 @@ impl Wait {
         let now = Instant::now();
         self.until.set(put_off(self.until.get(), self.looked.replace(now), now));
         if now >= self.until.get() {
-            return Err(Error::DeadlineExceeded { after: self.deadline + GRACE });
+            return Err(Error::DeadlineExceeded { after: self.deadline.saturating_add(GRACE) });
         }
         Ok(())
     }

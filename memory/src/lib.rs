@@ -16,7 +16,7 @@
 //! - [`inherited`]: what a dead incarnation left mapped.
 //! - [`mapping`], [`view`] and [`private`]: the client's side.
 //! - [`ring`]: messages of one writer for many readers.
-//! - [`passing`], [`watcher`], [`fork`], [`heap`], [`limits`], [`affinity`], [`copy`]: what the kernel offers, made safe.
+//! - [`passing`], [`watcher`], [`fork`], [`heap`], [`limits`], [`affinity`], [`copy`], [`rename`]: what the kernel offers, made safe.
 
 pub mod affinity;
 pub mod arena;
@@ -28,6 +28,7 @@ pub mod limits;
 pub mod mapping;
 pub mod passing;
 pub mod private;
+pub mod rename;
 pub mod ring;
 pub mod seals;
 pub mod segment;

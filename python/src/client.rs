@@ -12,8 +12,8 @@ use tensorlane_client::channel::{ChannelSpec, ReadOptions};
 use tensorlane_client::pipe::{ConnectOptions, ListenOptions};
 use tensorlane_client::set::snapshot::{Snapshot, SnapshotOptions};
 use tensorlane_client::{
-    AcquireOptions, Client, ClientOptions, Item, Moved, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV,
-    Target,
+    AcquireOptions, Client, ClientOptions, Item, Moved, PutOptions, Result, SOCKETS_ENV, Target,
+    sockets_directory,
 };
 use tensorlane_proto::{Descriptor, Failure, Range, Reason, Require, Selection};
 
@@ -90,8 +90,7 @@ impl Core {
         deadline: f64,
         patience: f64,
     ) -> PyResult<Self> {
-        let from_env = || std::env::var_os(SOCKETS_ENV).map_or_else(|| SOCKETS_DEFAULT.into(), PathBuf::from);
-        let directory = directory.unwrap_or_else(from_env);
+        let directory = directory.unwrap_or_else(|| sockets_directory(std::env::var_os(SOCKETS_ENV)));
         let deadline = seconds(py, deadline)?;
         let mut options = ClientOptions::at(&directory).deadline(deadline).interrupt(interrupt::interrupted);
         if let Some(name) = name {

@@ -161,6 +161,13 @@ impl Reservation {
         put::stored(&self.connection, result, options)
     }
 
+    /// The same, whose seal is withdrawn with the calls of this client.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn of(mut self, client: &Client) -> Self {
+        self.client = client.clone();
+        self
+    }
+
     /// Gives the reservation up, as dropping it does.
     pub fn abort(self) {}
 }

@@ -16,6 +16,7 @@ use super::status::status;
 use crate::exchange::Exchange;
 use crate::gate;
 use crate::metrics::label::PanicScope;
+use crate::session;
 use crate::store::Program;
 use crate::threads::Threads;
 
@@ -128,12 +129,14 @@ impl Begun {
             );
             return Err(Failure::new(Reason::InvalidArgument, message).with("most", CLIENT_BYTES_MAX));
         }
-        Ok(match (given, &*self.program.name) {
-            ("", "") => "gRPC".into(),
-            ("", _) => Arc::clone(&self.program.name),
-            (given, _) => given.into(),
-        })
+        Ok(client_name(given, &self.program.name))
     }
+}
+
+/// Name that a client gives itself, as people are shown it; without one that of its program.
+fn client_name(given: &str, program: &str) -> Arc<str> {
+    let names = [given, program].map(session::client_name);
+    names.into_iter().find(|name| !name.is_empty()).unwrap_or_else(|| "gRPC".into())
 }
 
 /// Goes on with a stream until its conversation is over, its client goes, it is cancelled or the server ends. How it ended is counted,
@@ -223,6 +226,13 @@ mod tests {
         drop(all);
         assert!(streams.enter(None, true).is_ok());
         assert_eq!(streams.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_client_is_named_without_control_characters() {
+        assert_eq!(&*client_name("a\x1b[2Jb", "program"), "a[2Jb");
+        assert_eq!(&*client_name("\x1b", "grpc-go/1"), "grpc-go/1");
+        assert_eq!(&*client_name("", "\t"), "gRPC");
     }
 
     #[tokio::test]

@@ -116,7 +116,7 @@ impl Service {
     }
 
     /// Runs one call from beginning to end: whoever drops the future before has cancelled it.
-    async fn call<Q, R: Results, F: Future<Output = Result<R, Failure>>>(
+    async fn call<Q, R: Results + prost::Message, F: Future<Output = Result<R, Failure>>>(
         &self,
         verb: Verb,
         request: Request<Q>,
@@ -124,7 +124,7 @@ impl Service {
     ) -> Reply<R> {
         let call = self.begin(verb, &request)?;
         let done = work(Arc::clone(&self.exchange), call.caller().clone(), request.into_inner()).await;
-        match done {
+        match done.and_then(bounded) {
             Ok(results) => {
                 call.end(results.ended());
                 Ok(Response::new(results))
@@ -137,11 +137,32 @@ impl Service {
     }
 }
 
+/// An answer that its client takes, which by default is one of 4 MiB at most.
+fn bounded<R: prost::Message>(answer: R) -> Result<R, Failure> {
+    let bytes = answer.encoded_len();
+    if bytes <= MESSAGE_BYTES_MAX {
+        return Ok(answer);
+    }
+    let message = format!(
+        "the answer would have {bytes} bytes and at most {MESSAGE_BYTES_MAX} are allowed over gRPC; ask for fewer items at once"
+    );
+    Err(Failure::new(Reason::TooLarge, message).with("bytes", bytes).with("bytes_max", MESSAGE_BYTES_MAX))
+}
+
+/// An answer about leases; they are given back where its client would not take it.
+fn leased<R: prost::Message>(
+    taken: Vec<Result<Taken, Failure>>,
+    undo: impl FnOnce(Vec<Result<Taken, Failure>>),
+    answer: impl FnOnce(Vec<v1::AcquireResult>) -> R,
+) -> Result<R, Failure> {
+    bounded(answer(taken.iter().map(acquire_result).collect())).inspect_err(|_| undo(taken))
+}
+
 /// Releases leases whose caller is gone before it has heard of them.
 fn give_back(
     exchange: &Arc<Exchange>,
     by: Holder,
-) -> impl FnOnce(Vec<Result<Taken, Failure>>) + Send + 'static {
+) -> impl FnOnce(Vec<Result<Taken, Failure>>) + Clone + Send + 'static {
     let exchange = Arc::clone(exchange);
     move |taken| {
         let ids = taken.iter().flatten().map(|t| t.id.0).collect();
@@ -249,8 +270,8 @@ impl Tensorlane for Service {
                 return Err(Failure::new(Reason::RequirementNotMet, why));
             }
             let undo = give_back(&exchange, by);
-            let taken = outcome(|done| exchange.acquire(caller, request, done), undo).await?;
-            Ok(v1::AcquireResponse { results: taken.iter().map(acquire_result).collect() })
+            let taken = outcome(|done| exchange.acquire(caller, request, done), undo.clone()).await?;
+            leased(taken, undo, |results| v1::AcquireResponse { results })
         })
         .await
     }
@@ -418,8 +439,8 @@ impl Tensorlane for Service {
             within(request.items.len())?;
             let by = needs_session(&caller)?;
             let undo = give_back(&exchange, by);
-            let taken = outcome(|done| exchange.redeem(caller, request, done), undo).await?;
-            Ok(v1::RedeemResponse { results: taken.iter().map(acquire_result).collect() })
+            let taken = outcome(|done| exchange.redeem(caller, request, done), undo.clone()).await?;
+            leased(taken, undo, |results| v1::RedeemResponse { results })
         })
         .await
     }

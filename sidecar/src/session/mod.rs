@@ -414,7 +414,7 @@ impl Shared {
 }
 
 /// The name of a client as people are shown it: cut at 256 bytes, without control characters.
-fn client_name(said: &str) -> Arc<str> {
+pub(crate) fn client_name(said: &str) -> Arc<str> {
     let (mut name, shown) = (String::new(), said.chars().filter(|c| !c.is_control()));
     for c in shown {
         if name.len() + c.len_utf8() > CLIENT_NAME_MAX {

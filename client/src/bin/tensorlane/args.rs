@@ -1,16 +1,17 @@
 //! Arguments that the command understands.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use tensorlane_client::SOCKETS_DEFAULT;
 use tensorlane_client::channel::Policy;
 #[cfg(feature = "kubernetes")]
 use tensorlane_client::set::mutable::Durability;
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target,
+    sockets_directory,
 };
 use tensorlane_proto::{PeerName, Revision, Selection};
 
@@ -34,8 +35,8 @@ pub(crate) struct Args {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Connection {
     /// The directory of the sidecar's session socket [default: /run/tensorlane].
-    #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
-    sockets: Option<PathBuf>,
+    #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true, value_parser = OsStringValueParser::new())]
+    sockets: Option<OsString>,
     /// Time that a call waits for the sidecar, such as 500ms, 30s, 10m [default: 30s]; it gives up 500ms later at the latest. If
     /// given, it holds for all calls of a get or describe together, and --wait is cut to it. A put has it for each call. Files are
     /// read and written beyond it.
@@ -45,13 +46,12 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Directory in which the sockets are looked for.
-    #[cfg(feature = "kubernetes")]
     pub(crate) fn directory(&self) -> PathBuf {
-        self.sockets.clone().unwrap_or_else(|| SOCKETS_DEFAULT.into())
+        sockets_directory(self.sockets.clone())
     }
 
     pub(crate) fn connect(&self) -> tensorlane_client::Result<Client> {
-        let options = self.sockets.as_ref().map_or_else(ClientOptions::from_env, ClientOptions::at);
+        let options = ClientOptions::at(self.directory());
         options.deadline(self.deadline.unwrap_or(DEADLINE_DEFAULT)).connect()
     }
 
@@ -553,6 +553,7 @@ pub(crate) struct Rm {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use tensorlane_client::SOCKETS_DEFAULT;
 
     use super::*;
 
@@ -567,6 +568,15 @@ mod tests {
             let args = Args::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(args.output, Format::Json);
         }
+    }
+
+    #[test]
+    fn sockets_of_an_empty_variable_are_the_default_ones() {
+        let directory = |value: &str| {
+            let args = Args::try_parse_from(["tensorlane", "status", "--sockets", value]).unwrap();
+            args.connection.directory()
+        };
+        assert_eq!((directory(""), directory("/a")), (SOCKETS_DEFAULT.into(), "/a".into()));
     }
 
     #[test]

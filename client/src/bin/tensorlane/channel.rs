@@ -1,7 +1,8 @@
 //! `tensorlane channel`: messages in and out of channels, and how far their readers are.
 
-use std::fs;
-use std::io::{self, BufRead, Write};
+use std::fs::File;
+use std::io::{self, BufRead, Read as _, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -265,8 +266,7 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
     let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
     let mut sent = Sent::default();
     for file in &args.files {
-        let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-        sent.send(&mut writer, &bytes, timeout)?;
+        sent.send(&mut writer, &read_file(file, args.slot_bytes)?, timeout)?;
     }
     if args.files.is_empty() {
         let mut input = io::stdin().lock();
@@ -336,10 +336,26 @@ impl Sent {
     }
 }
 
+/// All bytes of a file. No more is read than a message may have.
+fn read_file(file: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(most.saturating_add(1)).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    if bytes.len() as u64 > most {
+        let message = format!(
+            "{} has more than the {most} bytes of a slot; raise --slot-bytes, or send it in pieces",
+            file.display()
+        );
+        return Err(Error::from(Failure::new(Reason::TooLarge, message)).into());
+    }
+    Ok(bytes)
+}
+
 /// The next line without its end; false where there is none. No more is read than a message may have.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, most: u64) -> Result<bool> {
     line.clear();
-    let read = io::Read::take(&mut *input, most.saturating_add(1)).read_until(b'\n', line)?;
+    let read = input.by_ref().take(most.saturating_add(1)).read_until(b'\n', line)?;
     if line.last() == Some(&b'\n') {
         line.pop();
     }
@@ -348,4 +364,19 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, most: u64) -> Result<
         "a line is longer than the {most} bytes of a slot; raise --slot-bytes"
     );
     Ok(read > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_refused_after_the_bytes_of_a_slot() {
+        let refused = read_file(Path::new("/dev/zero"), 1_000).unwrap_err().to_string();
+        assert!(refused.contains("/dev/zero has more than the 1000 bytes"), "{refused}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 1_000]).unwrap();
+        assert_eq!(read_file(file.path(), 1_000).unwrap().len(), 1_000);
+        assert!(read_file(file.path(), 999).is_err());
+    }
 }

@@ -48,8 +48,8 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     if let Some(sink) = &mut sink {
         sink.finish()?;
     }
-    // What is printed must not get into the file.
-    let output = if sink.is_some_and(|sink| sink.is_stdout()) { &output.on_errors() } else { output };
+    // What is printed must not get into the file. Signals that come meanwhile are still waited for there.
+    let output = if sink.as_ref().is_some_and(Sink::is_stdout) { &output.on_errors() } else { output };
     let left_out = plan.map(|plan| plan.left_out).unwrap_or_default();
     report(output, &got, progress.finish(), args.to.as_deref(), &left_out)?;
     Ok(())

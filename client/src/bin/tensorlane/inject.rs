@@ -25,7 +25,7 @@ pub(crate) fn run(output: &Output, inject: &Inject) -> Result<()> {
         bail!("{denied} cannot be injected, so nothing is printed");
     }
     let list = || json!({ "apiVersion": "v1", "kind": "List", "items": injected.objects });
-    output.print(list, |out| out.write_all(injected.yaml.as_bytes()))?;
+    output.print_document(list, &injected.yaml)?;
     Ok(())
 }
 

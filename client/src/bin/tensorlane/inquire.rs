@@ -60,7 +60,7 @@ fn write_description(out: &mut dyn Write, of: &Description) -> io::Result<()> {
         line("crc32c", format!("{crc:08x}"))?;
     }
     for (key, value) in of.descriptor.metadata.iter() {
-        line("metadata", output::printable(&format!("{key} = {value}")).into_owned())?;
+        line("metadata", format!("{key} = {value}"))?;
     }
     Ok(())
 }
@@ -135,13 +135,13 @@ fn holder_line(holder: &HolderStatus) -> String {
     };
     let mut parts = Vec::new();
     if !holder.client.is_empty() {
-        parts.push(output::printable(&holder.client.replace('\n', " ")).into_owned());
+        parts.push(holder.client.replace('\n', " "));
     }
     if holder.process != 0 {
         parts.push(format!("process {}", holder.process));
     }
     if !holder.address.is_empty() {
-        parts.push(output::printable(&holder.address).into_owned());
+        parts.push(holder.address.clone());
     }
     if holder.seconds > 0.0 {
         parts.push(format!("for {}", output::span(holder.seconds)));

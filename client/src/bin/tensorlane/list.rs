@@ -8,7 +8,7 @@ use tensorlane_proto::set::SET_METADATA;
 
 use crate::args::{Ls, Rm};
 use crate::complaint;
-use crate::output::{self, Output};
+use crate::output::{self, Output, even_unread};
 
 /// Names taken away in one call.
 const BATCH_ITEMS: usize = 4_096;
@@ -117,7 +117,15 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
     let mut removed = Vec::new();
     let mut failed = Ok(());
     for batch in names.chunks(BATCH_ITEMS) {
-        for (name, result) in batch.iter().zip(client.unname(batch)?) {
+        let results = match client.unname(batch) {
+            Ok(results) => results,
+            // What the calls before have removed is told first.
+            Err(error) => {
+                failed = failed.and(Err(error.into()));
+                break;
+            }
+        };
+        for (name, result) in batch.iter().zip(results) {
             match result {
                 Ok(()) => removed.push(name),
                 // Somebody else took it away since it was listed: it is gone, as it was asked for.
@@ -128,9 +136,9 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
             }
         }
     }
-    output.print(
+    even_unread(output.print(
         || json!({ "removed": removed }),
         |out| removed.iter().try_for_each(|name| writeln!(out, "{name} removed")),
-    )?;
+    ))?;
     failed
 }

@@ -105,15 +105,23 @@ pub(crate) fn drop(client: &Client, output: &Output, args: &SetDrop) -> Result<(
     Ok(())
 }
 
-/// Mutable sets of this peer; none of an earlier sidecar, which has none.
-pub(crate) fn listed(client: &Client, prefix: &str) -> tensorlane_client::Result<Vec<SetInfo>> {
-    match client.mutable_sets(prefix) {
-        // An older sidecar has none; too many for one answer are for `set stat PREFIX`.
-        Err(error) if matches!(error.reason(), Some(Reason::Unsupported | Reason::TooLarge)) => {
-            Ok(Vec::new())
-        }
-        sets => sets,
+/// Mutable sets of this peer, by the sidecar's answer: those of an earlier one, which has none, are none. Nothing where they are too
+/// many for one answer.
+pub(crate) fn listed(
+    answer: tensorlane_client::Result<Vec<SetInfo>>,
+) -> tensorlane_client::Result<Option<Vec<SetInfo>>> {
+    match answer {
+        Err(error) if error.reason() == Some(Reason::Unsupported) => Ok(Some(Vec::new())),
+        Err(error) if error.reason() == Some(Reason::TooLarge) => Ok(None),
+        sets => sets.map(Some),
     }
+}
+
+/// Warning for mutable sets that are not listed.
+pub(crate) fn not_listed(prefix: &str) -> String {
+    format!(
+        "the mutable sets that begin with {prefix:?} are not listed: their layouts are too large for one answer; give a longer beginning"
+    )
 }
 
 /// `replay  50000 rows of 2 leaves, 10.7 GiB, at version 7`.
@@ -159,4 +167,19 @@ fn leaves(set: &SetInfo) -> impl Iterator<Item = (&str, String)> {
 fn dtype(code: u32) -> String {
     let known = u16::try_from(code).ok().and_then(DType::from_code);
     known.map_or_else(|| format!("dtype {code}"), |dtype| dtype.name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mutable_sets_that_are_too_many_for_an_answer_are_not_said_to_be_none() {
+        let refused =
+            |reason| listed(Err(Failure::new(reason, "").into())).map(|sets| sets.map(|sets| sets.len()));
+        assert_eq!(refused(Reason::Unsupported).unwrap(), Some(0));
+        assert_eq!(refused(Reason::TooLarge).unwrap(), None);
+        assert!(refused(Reason::Internal).is_err());
+        assert_eq!(listed(Ok(vec![SetInfo::default()])).unwrap().map(|sets| sets.len()), Some(1));
+    }
 }

@@ -8,7 +8,7 @@ use tensorlane_client::channel::Timeout;
 use tensorlane_client::{Client, WatchEvent, WatchKind, WatchOptions};
 
 use crate::args::Watch;
-use crate::output::{Output, printable};
+use crate::output::Output;
 use crate::watch::while_read;
 
 /// Writes an event a line, and flushes when nothing else is known. Ends with as many events as were asked for, an
@@ -48,5 +48,5 @@ fn told(out: &mut dyn Write, event: &WatchEvent) -> io::Result<()> {
     }
     let reference = event.reference.as_ref().map(ToString::to_string).unwrap_or_default();
     let line = format!("{:<8}  {}  {reference}", event.kind.as_str(), event.name);
-    writeln!(out, "{}", printable(line.trim_end()))
+    writeln!(out, "{}", line.trim_end())
 }

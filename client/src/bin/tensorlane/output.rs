@@ -60,12 +60,10 @@ impl Output {
         json: impl FnOnce() -> Value,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<Vec<u8>> {
-        let mut out = Vec::new();
         match self.format {
-            Format::Json => writeln!(out, "{}", json())?,
-            Format::Text => text(&mut out)?,
+            Format::Json => Ok(format!("{}\n", json()).into()),
+            Format::Text => shown(text),
         }
-        Ok(out)
     }
 
     /// Flow of the states of a watch, one after another.
@@ -77,19 +75,28 @@ impl Output {
         }
     }
 
-    /// Prints the JSON, or else lets `text` print.
+    /// Prints the JSON, or else what `text` prints.
     pub(crate) fn print(
         &self,
         json: impl FnOnce() -> Value,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
-        let stream: Box<dyn Write> =
-            if self.on_errors { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
-        let mut out = io::BufWriter::new(stream);
+        self.send(&self.printed(json, text)?)
+    }
+
+    /// Prints the JSON, or else a document for programs, as it is.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn print_document(&self, json: impl FnOnce() -> Value, document: &str) -> io::Result<()> {
         match self.format {
-            Format::Json => writeln!(out, "{:#}", json())?,
-            Format::Text => text(&mut out)?,
+            Format::Json => self.send(&self.printed(json, |_| Ok(()))?),
+            Format::Text => self.send(document.as_bytes()),
         }
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut out: Box<dyn Write> =
+            if self.on_errors { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
+        out.write_all(bytes)?;
         out.flush()
     }
 
@@ -99,12 +106,12 @@ impl Output {
         json: impl FnOnce() -> Value,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<Vec<u8>> {
-        let mut out = Vec::new();
         match self.format {
-            Format::Json => writeln!(out, "{:#}", json())?,
-            Format::Text => text(&mut out)?,
+            // Standard error has one object a line, beside warnings and errors.
+            Format::Json if self.on_errors => Ok(format!("{}\n", json()).into()),
+            Format::Json => Ok(format!("{:#}\n", json()).into()),
+            Format::Text => shown(text),
         }
-        Ok(out)
     }
 
     /// Writes to standard output, in whole lines as far as a pipe takes them at once. Tells how many bytes it took
@@ -150,14 +157,33 @@ impl Output {
             };
             cells.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ")
         };
-        let (bold, plain) = if self.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        let (bold, plain) = if self.colours { (BOLD, PLAIN) } else { ("", "") };
         writeln!(out, "{bold}{}{plain}", line(headings).trim_end())?;
         for row in rows {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
-            writeln!(out, "{}", printable(line(&cells).trim_end()))?;
+            writeln!(out, "{}", line(&cells).trim_end())?;
         }
         Ok(())
     }
+}
+
+/// Letters from here on are bold.
+const BOLD: &str = "\x1b[1m";
+/// Letters from here on are plain.
+const PLAIN: &str = "\x1b[0m";
+
+/// Text that `text` writes, as a terminal may have it: of what others wrote, nothing but bold letters comes through.
+fn shown(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<Vec<u8>> {
+    let mut written = Vec::new();
+    text(&mut written)?;
+    let text = String::from_utf8_lossy(&written);
+    let parts = text.split(BOLD).map(|part| part.split(PLAIN).map(printable).collect::<Vec<_>>().join(PLAIN));
+    Ok(parts.collect::<Vec<_>>().join(BOLD).into())
+}
+
+/// What printing came to, where the exit code says more than that a reader has left.
+pub(crate) fn even_unread(printed: io::Result<()>) -> io::Result<()> {
+    printed.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
 /// Bytes that a pipe takes whole once it takes any: its `PIPE_BUF`.
@@ -302,6 +328,36 @@ mod tests {
         assert_eq!(rate(2_000_000_000, Duration::from_secs(1)), "2.00 GB/s");
         assert_eq!(span(0.5), "0.50 s");
         assert_eq!(span(3_700.0), "1h 1m");
+    }
+
+    #[test]
+    fn text_of_others_cannot_move_the_cursor_and_headings_are_bold() {
+        let output = Output { format: Format::Text, colours: true, on_errors: false };
+        let rows = [vec!["a\x1b[2Jb".to_owned()]];
+        let text = |out: &mut dyn Write| {
+            writeln!(out, "\x1b]0;title\x07")?;
+            output.table(out, &["NAME"], &rows)
+        };
+        let expected = "\\u{1b}]0;title\\u{7}\n\x1b[1mNAME\x1b[0m\na\\u{1b}[2Jb\n";
+        for shown in [output.printed(|| json!({}), text), output.state(|| json!({}), text)] {
+            assert_eq!(String::from_utf8(shown.unwrap()).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn json_is_one_line_on_standard_error() {
+        let output = Output { format: Format::Json, colours: false, on_errors: false };
+        let printed = |output: &Output| {
+            String::from_utf8(output.printed(|| json!({"a": 1, "b": 2}), |_| Ok(())).unwrap()).unwrap()
+        };
+        assert_eq!(printed(&output).lines().count(), 4);
+        assert_eq!(printed(&output.on_errors()), "{\"a\":1,\"b\":2}\n");
+    }
+
+    #[test]
+    fn a_reader_who_has_left_is_no_fault_and_a_full_disk_is() {
+        assert!(even_unread(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(even_unread(Err(io::ErrorKind::StorageFull.into())).is_err());
     }
 
     #[test]

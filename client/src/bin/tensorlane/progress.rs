@@ -111,7 +111,7 @@ impl Progress {
         let bytes = bytes.max(bar.position()).min(self.total);
         bar.set_position(bytes);
         // The bar knows only of the time since it is shown.
-        bar.set_message(format!("{}  {what}", output::rate(bytes, self.started.elapsed())));
+        bar.set_message(message(&output::rate(bytes, self.started.elapsed()), what));
     }
 
     /// Runs a call that may wait, and shows that it does. The bar, if there is one already, shows as much.
@@ -139,11 +139,21 @@ impl Progress {
     }
 }
 
+/// Text behind the bar. The name of a tensor is that of a file, which may have been written by anybody.
+fn message(rate: &str, what: &str) -> String {
+    format!("{rate}  {}", output::printable(what).replace('\n', " "))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_name_behind_the_bar_stays_in_its_line_and_moves_no_cursor() {
+        assert_eq!(message("1 kB/s", "a\x1b[2Jb\nc"), "1 kB/s  a\\u{1b}[2Jb c");
+    }
 
     #[test]
     fn what_comes_in_a_call_is_shown_and_never_taken_back() {

@@ -88,18 +88,26 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
         (Target::Name { peer: None, name }, Some(peer)) => Target::name_at(peer.clone(), name),
         (target, _) => target.clone(),
     };
+    // What is wrong with the path is told before anything moves.
+    let mut file = match &args.to {
+        Some(to) if set_file::is_meant(to) => Some(set_file::begin(to, args.replace)?),
+        Some(to) => Draft::check(to, args.replace).map(|()| None)?,
+        None => None,
+    };
     let (version, tree, _manifest) = progress::during("waiting for the set", || got(client, args, &target))?;
     let leaves = described(&tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
     let total = leaves.iter().map(|(_, layout)| layout.bytes()).sum();
     let mut progress = Progress::new(total);
-    // Until the result is printed: signals that come after its end are lost.
-    let cleaner = args.to.is_some().then(Cleaner::start).transpose().context("cannot wait for signals")?;
-    let exported = match (&args.to, &cleaner) {
-        (Some(to), _) if set_file::is_meant(to) => {
-            set_file::write(&tree, to, args.replace, &mut progress)?;
+    // Until the result is printed: signals that come after its end are lost. A file has its own; of two the first one that is done ends
+    // the process.
+    let cleaner = (args.to.is_some() && file.is_none()).then(Cleaner::start);
+    let cleaner = cleaner.transpose().context("cannot wait for signals")?;
+    let exported = match (&args.to, &cleaner, &mut file) {
+        (_, _, Some(file)) => {
+            set_file::write(&tree, file, &mut progress)?;
             None
         }
-        (Some(to), Some(cleaner)) => Some(export(cleaner, &tree, to, args.replace, &mut progress)?),
+        (Some(to), Some(cleaner), None) => Some(export(cleaner, &tree, to, args.replace, &mut progress)?),
         _ => None,
     };
     let took = progress.finish();
@@ -224,7 +232,11 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
         sets.entry(name.to_owned()).or_default().push(Version { number, content, reference });
     }
     sets.values_mut().for_each(|versions| versions.sort_by_key(|version| version.number));
-    let rows = mutable::listed(client, &args.prefix)?;
+    let rows = mutable::listed(client.mutable_sets(&args.prefix))?;
+    if rows.is_none() {
+        output.warn(&mutable::not_listed(&args.prefix));
+    }
+    let rows = rows.as_deref();
     let version = |version: &Version| {
         let content = version.content.as_ref();
         json!({
@@ -242,7 +254,7 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
             };
             json!({
                 "sets": sets.iter().map(set).collect::<Vec<Value>>(),
-                "mutable": rows.iter().map(mutable::json).collect::<Vec<Value>>(),
+                "mutable": rows.map(|rows| rows.iter().map(mutable::json).collect::<Vec<Value>>()),
             })
         },
         |out| {
@@ -257,7 +269,7 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
                     writeln!(out, "{name}@{number}  {told}")?;
                 }
             }
-            rows.iter().try_for_each(|set| writeln!(out, "{}", mutable::line(set)))
+            rows.unwrap_or_default().iter().try_for_each(|set| writeln!(out, "{}", mutable::line(set)))
         },
     )?;
     Ok(())

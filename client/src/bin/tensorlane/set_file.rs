@@ -38,6 +38,7 @@ pub(crate) fn is_meant(path: &Path) -> bool {
 pub(crate) fn stage(client: &Client, output: &Output, path: &Path, checksum: bool) -> Result<StagedSet> {
     let source = Source::open(path)?;
     let header = Header::read(&source)?;
+    check_keys(&header)?;
     let mut entries = Vec::with_capacity(header.entries.len() + header.metadata.len());
     let args = Put {
         file: path.to_owned(),
@@ -61,11 +62,27 @@ pub(crate) fn stage(client: &Client, output: &Output, path: &Path, checksum: boo
     Ok(StagedSet { tree, leaves, progress, _leased: Box::new(leases) })
 }
 
-/// Writes a set into a file, which appears under its name when it is whole.
-pub(crate) fn write(tree: &Tree<Tensor>, to: &Path, replace: bool, progress: &mut Progress) -> Result<()> {
+/// Refuses a file whose names cannot be the keys of one set, before anything is put.
+fn check_keys(header: &Header) -> Result<()> {
+    let tensors = header.entries.iter().map(|entry| (entry.name.clone(), Node::Tensor(())));
+    let values = header.metadata.keys().map(|key| (key.clone(), Node::Value(Value::Null)));
+    Ok(Tree { entries: tensors.chain(values).collect(), ..Tree::default() }.check()?)
+}
+
+/// Begins the file of a set, before any of it has moved.
+pub(crate) fn begin(to: &Path, replace: bool) -> Result<Sink> {
     if to.exists() && !replace {
         bail!("{} exists; name another file, or replace it (--replace)", to.display());
     }
+    let mut sink = Sink::create(to)?;
+    if !replace {
+        sink.keep_others();
+    }
+    Ok(sink)
+}
+
+/// Writes a set into its file, which appears under its name when it is whole.
+pub(crate) fn write(tree: &Tree<Tensor>, sink: &mut Sink, progress: &mut Progress) -> Result<()> {
     let (mut tensors, metadata) = flat(tree)?;
     tensors.sort_by(|(one, (_, first)), (other, (_, second))| {
         file::order(one, first).cmp(&file::order(other, second))
@@ -73,13 +90,9 @@ pub(crate) fn write(tree: &Tree<Tensor>, to: &Path, replace: bool, progress: &mu
     let described: Vec<(&str, &Layout)> =
         tensors.iter().map(|(name, (_, layout))| (name.as_str(), layout)).collect();
     let header = Header::write(&described, &metadata)?;
-    let mut sink = Sink::create(to)?;
-    if !replace {
-        sink.keep_others();
-    }
     sink.write(&header)?;
     for (name, (tensor, _)) in &tensors {
-        get::copy(tensor, name, Some(&mut sink), progress)?;
+        get::copy(tensor, name, Some(&mut *sink), progress)?;
     }
     sink.finish()
 }
@@ -133,6 +146,7 @@ fn value(text: String) -> Value {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tensorlane_proto::{DType, Shape};
 
     use super::*;
 
@@ -143,6 +157,32 @@ mod tests {
         }
         assert_eq!((text(&json!("pt")), text(&json!("7"))), ("pt".to_owned(), "\"7\"".to_owned()));
         assert_eq!(value("18446744073709551616".to_owned()), json!("18446744073709551616"));
+    }
+
+    #[test]
+    fn a_file_whose_metadata_has_a_key_that_is_a_tensor_too_is_no_set() {
+        let header = |metadata: &str| Header {
+            entries: vec![file::Entry {
+                name: "x".into(),
+                layout: Layout::contiguous(DType::U8, Shape::new(&[1]).unwrap()).unwrap(),
+                offset: 0,
+            }],
+            metadata: [(metadata.to_owned(), String::new())].into(),
+        };
+        assert!(check_keys(&header("y")).is_ok());
+        let refused = check_keys(&header("x")).unwrap_err().to_string();
+        assert!(refused.contains('x'), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_refused_before_anything_moves_and_replaced_where_that_is_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.safetensors");
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(begin(&path, false).is_err());
+        let mut sink = begin(&path, true).unwrap();
+        write(&Tree::default(), &mut sink, &mut Progress::new(0)).unwrap();
+        assert!(Header::read(&Source::open(&path).unwrap()).unwrap().entries.is_empty());
     }
 
     #[test]

@@ -9,12 +9,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
+use tensorlane_client::set::directory::sync_parent;
 use tensorlane_client::{Target, rights};
+use tensorlane_memory::rename;
 use tensorlane_proto::{Layout, Metadata};
 
 use crate::file::{self, Header};
@@ -82,7 +85,7 @@ struct Making {
 }
 
 impl Sink {
-    /// Opens the file. Nothing is written yet.
+    /// Opens the file. Nothing is written yet, and a path that cannot be that of a file is refused.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         let there = match fs::metadata(path) {
@@ -93,7 +96,9 @@ impl Sink {
         };
         let is_stdout = there.as_ref().is_some_and(is_stdout);
         let (file, making) = if there.as_ref().is_none_or(fs::Metadata::is_file) {
-            let (file, making) = Making::start(&followed(path).with_context(cannot)?, there.is_some())?;
+            let place = followed(path).with_context(cannot)?;
+            check_place(&place).with_context(cannot)?;
+            let (file, making) = Making::start(&place, there.is_some())?;
             (file, Some(making))
         } else {
             // A pipe is waited for until somebody reads.
@@ -145,9 +150,7 @@ impl Making {
     /// A new file beside the one that it will be. One that takes the place of another has its rights from the
     /// beginning.
     fn start(path: &Path, replaces: bool) -> Result<(File, Self)> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(name);
+        let part = rename::beside(path, "", &format!(".{}.part", std::process::id()));
         let cleaner = Cleaner::start().context("cannot wait for signals")?;
         let mode = if replaces { 0o600 } else { 0o666 };
         let (file, has_name) = match nameless(path, mode) {
@@ -169,7 +172,7 @@ impl Making {
         // A full quota, a lost disk or server may be told no earlier than here.
         file.sync_all()?;
         self.name(file)?;
-        sync_directory(directory(&self.path))
+        sync_parent(&self.path)
     }
 
     fn name(&mut self, file: &File) -> io::Result<()> {
@@ -185,9 +188,10 @@ impl Making {
             // No call both gives a name and replaces: a second one is there for a moment.
             self.cleaner.make(&self.part, || link(&self.part))?;
         }
-        let flags = if self.keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        let rename = || rustix::fs::renameat_with(CWD, &self.part, CWD, &self.path, flags);
-        self.cleaner.settle(|| rename().map_err(io::Error::from))
+        self.cleaner.settle(|| match self.keeps {
+            true => rename::file(CWD, &self.part, &self.path),
+            false => fs::rename(&self.part, &self.path),
+        })
     }
 }
 
@@ -214,14 +218,6 @@ fn synced(file: &File) -> io::Result<()> {
     }
 }
 
-/// Syncs a directory, for the name of a file in it. One that may be written and not read cannot be synced.
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    match File::open(directory) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
-        opened => synced(&opened?),
-    }
-}
-
 /// The path by which the kernel finds an open file.
 fn handle(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
@@ -237,6 +233,24 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("too many links lead to one another"))
+}
+
+/// Refuses what no new file can be called, and what none can take the place of.
+fn check_place(path: &Path) -> Result<()> {
+    let is_directory = [&b"/"[..], b"/."].iter().any(|end| path.as_os_str().as_bytes().ends_with(end));
+    if is_directory || path.file_name().is_none() {
+        bail!("{} is no name of a file; name a file in a directory that is there", path.display());
+    }
+    if is_mount_point(path) {
+        bail!("{} is a mount point, which no file can take the place of; name another file", path.display());
+    }
+    Ok(())
+}
+
+/// Returns whether something is mounted at a path, such as a file of a volume. Kernels before 5.8 do not say.
+fn is_mount_point(path: &Path) -> bool {
+    let about = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    about.is_ok_and(|about| about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 fn is_stdout(there: &fs::Metadata) -> bool {
@@ -340,6 +354,31 @@ mod tests {
         symlink("loop", directory.path().join("loop")).unwrap();
         let told = Sink::create(&directory.path().join("loop")).unwrap_err().to_string();
         assert!(told.starts_with("cannot write"), "{told}");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_a_file_is_refused_at_once() {
+        let (directory, path, _plan) = plan();
+        symlink("nowhere/", &path).unwrap();
+        let below = |end: &str| directory.path().join("absent").join(end);
+        for path in [path.clone(), directory.path().join("absent/"), below("."), below("..")] {
+            let told = format!("{:#}", Sink::create(&path).unwrap_err());
+            assert!(told.starts_with("cannot write"), "{told}");
+        }
+        assert_eq!(names(&directory), ["a.safetensors"]);
+        assert!(is_mount_point(Path::new("/proc")) && !is_mount_point(&path));
+    }
+
+    #[test]
+    fn a_file_whose_name_is_as_long_as_can_be_is_replaced() {
+        let (directory, _, plan) = plan();
+        let path = directory.path().join("x".repeat(255));
+        for _ in 0..2 {
+            let mut sink = begun(&path, &plan);
+            sink.write(b"xxx").unwrap();
+            sink.finish().unwrap();
+        }
+        assert_eq!(names(&directory), ["x".repeat(255)]);
     }
 
     #[test]

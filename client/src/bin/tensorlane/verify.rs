@@ -16,7 +16,7 @@ use tensorlane_proto::{Layout, Reason, Reference};
 
 use crate::args::SetVerify;
 use crate::get;
-use crate::output::{self, Output};
+use crate::output::{self, Output, even_unread};
 use crate::parse;
 use crate::progress::Progress;
 
@@ -47,8 +47,9 @@ pub(crate) fn run(
         path if path.is_dir() => directory(path)?,
         _ => exchange(&connect()?, &args.what)?,
     };
-    output.print(|| looked.json(&args.what), |out| looked.write(out, &args.what))?;
-    Ok(if looked.flaws.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let code = if looked.flaws.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    even_unread(output.print(|| looked.json(&args.what), |out| looked.write(out, &args.what)))?;
+    Ok(code)
 }
 
 fn directory(path: &Path) -> Result<Looked> {

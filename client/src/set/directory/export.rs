@@ -1,12 +1,12 @@
 //! From the exchange into a directory, which appears under its name only when it is whole.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags};
-use rustix::io::Errno;
+use rustix::fs::CWD;
+use tensorlane_memory::rename;
 use tensorlane_proto::set::{Level, LevelEntry, Node, OwnMeta, TensorMeta, Tree, file_name};
 
 use super::import::chunk_len;
@@ -24,7 +24,7 @@ pub struct Export {
 }
 
 /// Writes a set into a directory, synced, and gives it its name at once: readers see all of it or nothing. With
-/// `replace`, a set that is there is swapped for it in one step. `wrote` is told of bytes as they are written.
+/// `replace`, a set that is there is swapped for it in one step, where the file system can. `wrote` is told of bytes as they are written.
 ///
 /// # Errors
 /// [`DirectoryError`]; nothing is left of what was written then, and what was there stands as it was.
@@ -51,6 +51,14 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// Checks that a set may be made at a path, before there is one.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] of what is there.
+    pub fn check(to: &Path, replace: bool) -> Result<(), DirectoryError> {
+        check_target(to, replace)
+    }
+
     /// Makes the directory. With `replace`, a set may be where it will be.
     ///
     /// # Errors
@@ -108,10 +116,9 @@ impl Part {
     /// Makes it. For one that may take the place of another, which gives it its rights in the end, nobody else enters it until then.
     fn create(to: &Path, replace: bool) -> Result<Self, DirectoryError> {
         let mode = if replace && to.exists() { 0o700 } else { 0o777 };
-        let name = to.file_name().unwrap_or_default().to_string_lossy();
         let mut number = 0;
         loop {
-            let part = to.with_file_name(format!(".{name}.tl-{}-{number}", std::process::id()));
+            let part = rename::beside(to, ".", &format!(".tl-{}-{number}", std::process::id()));
             match DirBuilder::new().mode(mode).create(&part) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 Err(error) => return Err(at(part)(error)),
@@ -121,20 +128,21 @@ impl Part {
     }
 
     fn finish(self, to: &Path, replace: bool) -> Result<(), DirectoryError> {
-        match rustix::fs::renameat_with(CWD, &self.0, CWD, to, RenameFlags::NOREPLACE) {
+        match rename::directory(CWD, &self.0, to) {
             Ok(()) => {}
-            Err(Errno::EXIST) if replace => {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && replace => {
                 // Whoever may not enter the old set may not enter this one.
                 File::open(&self.0).and_then(|made| rights::take(&made, to)).map_err(at(to))?;
                 // The old set is under our name afterwards, and goes with it.
-                rustix::fs::renameat_with(CWD, &self.0, CWD, to, RenameFlags::EXCHANGE)
-                    .map_err(|error| at(to)(error.into()))?;
+                let aside = rename::beside(&self.0, "", "-old");
+                rename::swap(CWD, &self.0, to, &aside).map_err(at(to))?;
             }
-            Err(Errno::EXIST) => return Err(DirectoryError::Exists { path: to.to_owned() }),
-            Err(error) => return Err(at(to)(error.into())),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return Err(DirectoryError::Exists { path: to.to_owned() });
+            }
+            Err(error) => return Err(at(to)(error)),
         }
-        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync(parent.unwrap_or(Path::new(".")))
+        sync_parent(to).map_err(at(to))
     }
 }
 
@@ -246,4 +254,18 @@ fn write_file(bytes: &[u8], path: &Path) -> Result<(), DirectoryError> {
 
 fn sync(dir: &Path) -> Result<(), DirectoryError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+}
+
+/// Syncs the directory that a path is in, for the name of what is there. One that may be written and not read cannot be synced, and
+/// some file systems have no sync of directories.
+///
+/// # Errors
+/// Those of the storage.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+    synced.or_else(|error| match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported => Ok(()),
+        _ => Err(error),
+    })
 }

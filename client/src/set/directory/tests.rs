@@ -137,3 +137,23 @@ fn a_true_type_is_taken_only_where_the_bytes_are_still_those() {
     write_meta(folder.path(), &TENSOR.replace("torch.float32", "torch.uint8").replace("[4]", "[5]"));
     assert_eq!(dtype(), "u8");
 }
+
+#[test]
+fn a_set_whose_name_is_as_long_as_can_be_is_made_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("x".repeat(255));
+    for replace in [false, true] {
+        let draft = Draft::create(&to, replace).unwrap();
+        draft.write(&tensorlane_proto::set::Tree::default(), |_, _| {}).unwrap();
+        draft.finish().unwrap();
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert!(to.join(META).is_file());
+}
+
+#[test]
+fn a_directory_that_has_no_sync_fails_nothing_and_one_that_is_not_there_does() {
+    assert!(sync_parent(Path::new("/proc/set")).is_ok());
+    assert!(sync_parent(Path::new("set")).is_ok());
+    assert!(sync_parent(Path::new("/nowhere/set")).is_err());
+}

@@ -132,7 +132,8 @@ impl<'a> Reader<'a> {
         }
         let outside = parts.iter().filter(|(is_tensor, part)| *is_tensor || !part.reference.is_empty());
         let items: Vec<v1::GetItem> = outside.map(|(_, part)| whole(part)).collect();
-        let request = v1::GetRequest { items, ..Default::default() };
+        // A message may take as long as any call: what is not brought in time is lost.
+        let request = v1::GetRequest { items, deadline_ms: u64::MAX, ..Default::default() };
         let call = PipeCall::default();
         let caller = self.pipe.caller(call.cancel());
         let borrowed = outcome(|done| self.begun.exchange.borrow(caller, request, done), drop).await?;

@@ -62,3 +62,27 @@ async fn a_put_without_a_name_and_a_session_ends_by_itself_when_nobody_redeems_i
     drop(session);
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_a_client_would_not_take_is_refused_and_leaves_no_lease() {
+    let world = World::with(Shape { grace: Duration::from_millis(1), ..Shape::default() }).await;
+    let (mut client, session) = world.session().await;
+    let mut told = item(DType::U8, &[4], "a");
+    let words = ["b", "c"].map(|key| (key.to_owned(), "x".repeat(4_000)));
+    told.descriptor.as_mut().unwrap().metadata.extend(words);
+    let put = client.put(tokio_stream::iter(vec![header(told), data(&[1, 2, 3, 4])])).await.unwrap();
+    let target = id(stored(&put.into_inner().results[0]).id);
+    let too_large = |status: tonic::Status| status.message().contains("ask for fewer items at once");
+
+    let acquire = |count| {
+        session.with(v1::AcquireRequest { items: vec![all(target.clone()); count], ..Default::default() })
+    };
+    assert!(too_large(client.acquire(acquire(600)).await.unwrap_err()));
+    assert_eq!(world.totals().leases, 0);
+    assert_eq!(client.acquire(acquire(400)).await.unwrap().into_inner().results.len(), 400);
+    let describe = v1::DescribeRequest { targets: vec![target.clone(); 600], ..Default::default() };
+    assert!(too_large(client.describe(describe).await.unwrap_err()));
+    client.unname(v1::UnnameRequest { names: vec!["a".to_owned()] }).await.unwrap();
+    drop(session);
+    world.end().await;
+}

@@ -1,8 +1,10 @@
 //! A set on files is made under another name, synced, and gets its own name in one step: it is whole, or not there.
 
 use std::io;
+use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags};
+use tensorlane_memory::rename;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::rows::{Plan, SetLayout};
 use tensorlane_proto::set::{LEVEL_META, OwnMeta};
@@ -90,17 +92,10 @@ impl Root {
     }
 
     fn give_name(&self, draft: &str, name: &DirectoryName) -> Result<(), Failure> {
-        let given = rustix::fs::renameat_with(
-            &self.directory,
-            draft,
-            &self.directory,
-            name.as_str(),
-            RenameFlags::NOREPLACE,
-        );
-        match given {
+        match rename::directory(&self.directory, Path::new(draft), Path::new(name.as_str())) {
             Ok(()) => {}
-            Err(rustix::io::Errno::EXIST) => return Err(taken(name)),
-            Err(error) => return Err(storage(name.as_str(), "name", &error.into())),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(taken(name)),
+            Err(error) => return Err(storage(name.as_str(), "name", &error)),
         }
         rustix::fs::fsync(&self.directory).map_err(|error| storage(".", "sync", &error.into()))
     }
