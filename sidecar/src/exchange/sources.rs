@@ -2,6 +2,8 @@
 //! reader. Who gets what from whom is decided in `fanout`; bytes and connections are `peer`'s.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,8 +20,9 @@ use super::fanout::Fanout;
 use super::serve;
 use crate::peer::{
     Found, Holders, LostHolder, PartialTensor, PeerKey, RelayRequest, RelaySource, RelayToken, Served,
-    Sought, Source, TellFound,
+    Sought, Source, TellFound, TellProven,
 };
+use crate::store::Tensor;
 
 /// Most tensors of other peers that are on their way here or here and known to be passed on. Each costs some 200 bytes.
 const KNOWN_MAX: usize = 4_096;
@@ -57,11 +60,17 @@ enum Proof {
     Made(u32),
 }
 
+/// Granules of a tensor of ours whose hashes a reader waits for.
+type WaitingForHashes = (Range<u64>, TellProven);
+
 /// Knowledge of tensors that are passed on.
 pub(super) struct Sources {
     settings: FanoutSettings,
     fanout: Mutex<Fanout>,
+    /// Checksums for readers of earlier versions, which ask for no hashes.
     proofs: Mutex<HashMap<u64, Proof>>,
+    /// Tensors of ours that a worker is hashing, and who waits for that: a pull that is open asks for one answer at a time.
+    hashing: Mutex<HashMap<u64, Vec<WaitingForHashes>>>,
     passed: Mutex<HashMap<Reference, Passed>>,
 }
 
@@ -71,6 +80,7 @@ impl Sources {
             settings,
             fanout: Mutex::new(Fanout::new(settings.degree)),
             proofs: Mutex::default(),
+            hashing: Mutex::default(),
             passed: Mutex::default(),
         }
     }
@@ -241,6 +251,52 @@ impl Exchange {
         for reply in waiting {
             reply(outcome.clone().map(|crc32c| Found { crc32c: Some(crc32c), ..Found::default() }));
         }
+    }
+
+    /// Says what granules of a tensor of ours hash to: each is hashed once, however many ask, and not on the thread of the asker.
+    pub(super) fn say_hashes(&self, id: u64, granules: Range<u64>, reply: TellProven) {
+        let tensor = match self.store.sealed(None, TensorId(id)) {
+            Ok(tensor) => tensor,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let hashes = tensor.hashes(tensor.descriptor.layout.packed_bytes());
+        if granules.end > hashes.granules() {
+            let message = format!("the tensor has {} granules", hashes.granules());
+            return reply(Err(Failure::new(Reason::InvalidArgument, message)));
+        }
+        if let Some(known) = hashes.of(&granules) {
+            return reply(Ok(known));
+        }
+        match self.sources.hashing.lock().entry(id) {
+            Entry::Occupied(mut waiting) => return waiting.get_mut().push((granules, reply)),
+            Entry::Vacant(first) => drop(first.insert(vec![(granules, reply)])),
+        }
+        if let Some(exchange) = self.own.upgrade() {
+            exchange.hash(id, tensor);
+        }
+    }
+
+    /// Has a worker hash what is waited for of a tensor. What is asked for meanwhile is the next job, behind those of others.
+    fn hash(self: &Arc<Self>, id: u64, tensor: Arc<Tensor>) {
+        let (told, hashed) = (Arc::clone(self), Arc::clone(&tensor));
+        let done = move |outcome: Result<(), Failure>| {
+            let left = {
+                let mut hashing = told.sources.hashing.lock();
+                let goes_on = outcome.is_ok() && hashing.get(&id).is_some_and(|waiting| !waiting.is_empty());
+                if goes_on { None } else { Some(hashing.remove(&id).unwrap_or_default()) }
+            };
+            let Some(left) = left else { return told.hash(id, hashed) };
+            if let Err(failure) = outcome {
+                left.into_iter().for_each(|(_, reply)| reply(Err(failure.clone())));
+            }
+        };
+        self.on_worker(Box::new(done), move |exchange| {
+            let waiting = exchange.sources.hashing.lock().get_mut(&id).map(std::mem::take);
+            for (granules, reply) in waiting.into_iter().flatten() {
+                reply(serve::hash(&tensor, granules));
+            }
+            Ok(())
+        });
     }
 
     /// Answers what a reader of ours asks in the middle of a pull.
