@@ -314,3 +314,62 @@ fn as_bytes(bytes: u64, source: Source) -> Result<Served, Failure> {
     let descriptor = Descriptor::host(Layout::contiguous(DType::U8, shape)?);
     Ok(Served { descriptor, crc32c: None, source, holders: None, staged: None })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use tensorlane_memory::Purpose;
+
+    use super::*;
+    use crate::cancel::Cancel;
+    use crate::exchange::alone::{MINUTE, alone};
+    use crate::hashes::{self, GRANULE};
+    use crate::store::{AllocRequest, OWN};
+
+    #[test]
+    fn hashes_of_a_tensor_are_said_to_all_who_ask_and_none_of_what_is_not_there() {
+        let (exchange, ..) = alone();
+        let bytes = 2 * GRANULE + 5;
+        let (deadline, cancel) = (Instant::now() + MINUTE, Cancel::default());
+        let alloc = AllocRequest { writer: None, purpose: Purpose::Pull, bytes, deadline, cancel: &cancel };
+        let block = exchange.store.allocate(&alloc).unwrap();
+        let mut landing = block.landing().unwrap();
+        landing
+            .chunk_mut(0..bytes)
+            .unwrap()
+            .iter_mut()
+            .zip(0u64..)
+            .for_each(|(byte, at)| *byte = (at * 7 + at / 251) as u8);
+        drop(landing);
+        block.mark_sealed().unwrap();
+        let own = hashes::of_granules(block.chunk(0..bytes).unwrap());
+        let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
+        let taken = exchange.store.pack_in(OWN, Descriptor::host(layout), block).unwrap();
+        let ask = |id: u64, granules: Range<u64>| {
+            let (tell, told) = channel();
+            exchange.say_hashes(id, granules, Box::new(move |said| tell.send(said).unwrap()));
+            told
+        };
+        let asked: Vec<_> =
+            [0..3, 1..2, 2..3, 0..3].map(|granules| (ask(taken.id.0, granules.clone()), granules)).into();
+        for (told, granules) in asked {
+            let said = told.recv_timeout(MINUTE).expect("everyone is answered").unwrap();
+            assert_eq!(said, own[granules.start as usize..granules.end as usize].concat(), "{granules:?}");
+        }
+        assert!((0..3).all(|granule| taken.tensor.hashes(bytes).knows(granule)), "they are kept");
+        assert_eq!(ask(taken.id.0, 1..3).try_recv().expect("at once").unwrap(), own[1..].concat());
+        for (id, granules, reason) in
+            [(taken.id.0, 2..4, Reason::InvalidArgument), (99, 0..1, Reason::NotFound)]
+        {
+            let said = ask(id, granules).recv_timeout(MINUTE).expect("everyone is answered");
+            assert_eq!(said.unwrap_err().reason, reason);
+        }
+        let is_over = || exchange.sources.hashing.lock().is_empty();
+        while !is_over() {
+            assert!(Instant::now() < deadline, "nothing is waited for any more");
+            std::thread::yield_now();
+        }
+    }
+}

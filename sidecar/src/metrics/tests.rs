@@ -28,7 +28,7 @@ const MODULES: [&str; 15] = [
     "sidecar",
     "transfer",
 ];
-const UNITS: [&str; 38] = [
+const UNITS: [&str; 39] = [
     "sets",
     "commits",
     "snapshots",
@@ -62,6 +62,7 @@ const UNITS: [&str; 38] = [
     "writes",
     "fallbacks",
     "holders",
+    "granules",
     "mismatches",
     "failures",
     "populates",

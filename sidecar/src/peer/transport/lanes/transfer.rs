@@ -263,11 +263,6 @@ impl Transfer {
         state.senders.sent(peer, bytes, holder);
     }
 
-    /// Returns whether others than the owner ever sent some of it.
-    pub(in crate::peer) fn has_from_others(&self) -> bool {
-        self.state.lock().senders.are_others()
-    }
-
     /// Sets whether it is to leave its lanes, which happens as soon as none of them writes: nothing more is asked
     /// for, or they would go on for ever. Or it stays after all.
     pub(super) fn leave(&self, leaves: bool) {
