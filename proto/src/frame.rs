@@ -54,8 +54,16 @@ pub const EXCHANGE_SINCE: u32 = 2;
 /// since 6 maps are asked for at the node's socket, from 7 to 10 small tensors were asked for on QUIC, too, since 8 channels are read and
 /// there are calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched,
 /// since 11 mutable sets have snapshots, and a peer is told that it was evicted from a channel,
-/// and which GPUs the other one reaches.
-pub const PEER_VERSION: u32 = 11;
+/// and which GPUs the other one reaches, since 12 owners say what the bytes of a tensor hash to, granule by granule.
+pub const PEER_VERSION: u32 = 12;
+/// The first version of the peer protocol that has [`PeerKind::Proofs`].
+pub const PROOFS_SINCE: u32 = 12;
+/// Bytes of a granule, of which [`PeerKind::Proofs`] says the hashes; the last one of a tensor may be shorter.
+pub const GRANULE_BYTES: u64 = 1 << 20;
+/// Bytes of the hash of a granule: BLAKE3.
+pub const HASH_BYTES: usize = 32;
+/// Most granules whose hashes are asked for in one frame: 64 MiB of a tensor, and 2 KiB of hashes.
+pub const PROOFS_MAX: u32 = 64;
 /// The first version of the peer protocol that has [`PeerKind::Redeem`] and [`PeerKind::Watch`].
 pub const QUESTIONS_SINCE: u32 = 10;
 /// Version of the peer protocol since which peers tell the GPUs that they reach, and lend memory of them on a node.
@@ -434,6 +442,8 @@ kinds! {
         Watch = 24,
         /// `PeerGpus`, since version 11; its call is 0, no reply.
         Gpus = 28,
+        /// `PeerProofs` / `PeerProven`, by the number of an open `Pull`, since version 12.
+        Proofs = 29,
     }
 }
 

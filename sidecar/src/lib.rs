@@ -18,6 +18,7 @@ pub mod directory;
 pub mod exchange;
 pub mod gate;
 pub mod grpc;
+pub mod hashes;
 pub mod identity;
 pub mod logging;
 pub mod metrics;

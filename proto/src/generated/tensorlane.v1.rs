@@ -5615,6 +5615,27 @@ pub struct Sought {
     #[prost(message, repeated, tag = "3")]
     pub spares: ::prost::alloc::vec::Vec<Life>,
 }
+/// Since version 12, by the number of an open Pull: the reader wants to know of the owner what bytes hash to that others send.
+/// One at a time for each pull.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerProofs {
+    /// The tensor.
+    #[prost(fixed64, tag = "1")]
+    pub id: u64,
+    /// The first granule: a MiB of the packed bytes each, counted from 0.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// How many, 1 to 64, none beyond the end.
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
+}
+/// Answers PeerProofs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerProven {
+    /// The BLAKE3 hashes of as many granules as were asked for, in their order, 32 bytes each.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub hashes: ::prost::bytes::Bytes,
+}
 /// Where the bytes of a tensor are at its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Place {

@@ -191,6 +191,7 @@ fn exchange_settings(config: &Config, fingerprint: Fingerprint) -> ExchangeSetti
             encryption: config.routes.encryption,
             prefer: config.routes.prefer,
             node: config.node.directory.is_some(),
+            own_copies: !config.security.neighbours,
         },
         fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
     }

@@ -197,6 +197,7 @@ fn show_lanes(metrics: &Metrics, counters: &Counters) {
     for reason in FallBack::ALL {
         catch_up(metrics.peers.fallbacks.at((*reason,)), counters.fallbacks.count(reason.as_str()));
     }
+    catch_up(&metrics.peers.forged_granules, counters.forged.load(Ordering::Relaxed));
     catch_up(metrics.peers.relayed.at((Direction::In,)), counters.relayed_in.load(Ordering::Relaxed));
     catch_up(metrics.peers.relayed.at((Direction::Out,)), counters.relayed_out.load(Ordering::Relaxed));
     for reason in HolderLost::ALL {

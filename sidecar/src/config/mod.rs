@@ -61,6 +61,8 @@ pub struct Config {
     pub identity: IdentityConfig,
     /// Tensors on GPUs.
     pub gpu: Gpu,
+    /// Trust in other pods.
+    pub security: Security,
     /// Things that the sidecars of a node share.
     pub node: Node,
     /// Sets on files.
@@ -208,6 +210,13 @@ pub struct IdentityConfig {
 pub struct Gpu {
     /// Mode in which they are shared.
     pub mode: GpuMode,
+}
+
+/// Trust in other pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Security {
+    /// True if copies that other pods of the node have of a third peer's tensors are mapped.
+    pub neighbours: bool,
 }
 
 /// Things that the sidecars of a node share.

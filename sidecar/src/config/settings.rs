@@ -10,12 +10,12 @@ use tensorlane_proto::negotiate::{Encryption, Require};
 
 use super::values::{
     GI, KI, MI, addresses, bytes, bytes_text, count, count_or_none, duration, duration_or_off, encryption,
-    host_port, log_format, log_level, loopback, namespace, parsed, path, peers_directory, prefer, require,
-    socket_address_or_off, sockets_directory, transports,
+    host_port, log_format, log_level, loopback, namespace, on_or_off, parsed, path, peers_directory, prefer,
+    require, socket_address_or_off, sockets_directory, transports,
 };
 use super::{
     Admin, Arena, Config, Deadlines, Gc, Gpu, Grpc, IdentityConfig, Limits, Log, LogFormat, Node, Peers,
-    PeersDirectory, Routes, Sets, Sockets, State,
+    PeersDirectory, Routes, Security, Sets, Sockets, State,
 };
 
 /// A setting.
@@ -259,6 +259,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         gpu.mode = parsed
     ),
     setting!(
+        "security.neighbours",
+        Text("on"),
+        "on or off",
+        "Whether copies that other pods of the node have of a third peer's tensors are mapped, whose pods are trusted with their bytes then; off brings a copy of its own.",
+        security.neighbours = on_or_off
+    ),
+    setting!(
         "node.directory",
         Absent,
         "an absolute path",
@@ -488,6 +495,7 @@ pub(super) fn blank() -> Config {
         },
         identity: IdentityConfig { rotate_every: None, overlap: zero },
         gpu: Gpu { mode: GpuMode::Auto },
+        security: Security { neighbours: true },
         node: Node { directory: None },
         sets: Sets { root: None },
         admin: Admin { listen: None },

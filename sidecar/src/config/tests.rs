@@ -68,6 +68,7 @@ fn every_setting_can_be_set_from_either_side() {
         // At least two by default.
         "peers.lanes" => "1",
         "peers.fanOut" => "3",
+        "security.neighbours" => "off",
         "peers.fanOutFrom" => "64Mi",
         path if path.starts_with("arena.") => "32Mi",
         "sets.root" => "/elsewhere",

@@ -195,6 +195,15 @@ pub(super) fn require(text: &str) -> Parsed<Require> {
     }
 }
 
+/// Reads whether something is done.
+pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("no such choice".to_owned()),
+    }
+}
+
 /// Reads whether bulk bytes are encrypted.
 pub(super) fn encryption(text: &str) -> Parsed<Encryption> {
     match text {
@@ -351,6 +360,8 @@ mod tests {
         }
         assert_eq!((encryption("required"), encryption("none")), (Ok(Encryption::Tls), Ok(Encryption::None)));
         assert!(encryption("tls").is_err());
+        assert_eq!((on_or_off("on"), on_or_off("off")), (Ok(true), Ok(false)));
+        assert!(on_or_off("none").is_err());
         assert_eq!((prefer("measured"), prefer("quic")), (Ok(None), Ok(Some(Transport::Quic))));
         assert!(prefer("shm").is_err());
     }

@@ -32,7 +32,7 @@ use super::route::refusals;
 use super::small::{Many, Small, add_small};
 use super::transfer::{Came, is_of};
 use super::{Exchange, Taken};
-use crate::peer::{CallHandle, GpuId, PeerKey, give_way};
+use crate::peer::{CallHandle, GpuId, give_way};
 use crate::store::Moved;
 
 /// Fetch of a tensor of another peer that somebody wants.
@@ -45,10 +45,6 @@ pub(super) struct Fetch {
     pub(super) met: bool,
     /// The transport that was chosen.
     pub(super) transport: Transport,
-    /// Set if it comes from its owner alone: what came from others was not what it should be.
-    pub(super) alone: bool,
-    /// Peers that sent that.
-    pub(super) blamed: Vec<PeerKey>,
     /// Reason for which its owner may not bring it: only what is on this node will do.
     pub(super) only_here: Option<Box<Failure>>,
     /// Reason for which its owner was asked to copy it out of GPU memory, once it was.
@@ -65,8 +61,8 @@ pub(super) struct Fetch {
 
 impl Fetch {
     pub(super) fn new(reference: Reference, selection: Selection, terms: Arc<Terms>) -> Self {
-        let (met, alone, staged, transport) = (false, false, None, Transport::Tcp);
-        let (blamed, only_here, refused) = (Vec::new(), None, Arc::default());
+        let (met, staged, transport) = (false, None, Transport::Tcp);
+        let (only_here, refused) = (None, Arc::default());
         let (gpus, gpu_asked) = (Vec::new(), false);
         Self {
             reference,
@@ -74,8 +70,6 @@ impl Fetch {
             terms,
             met,
             transport,
-            alone,
-            blamed,
             only_here,
             staged,
             gpus,

@@ -134,14 +134,14 @@ impl Exchange {
         is_whole && failure.reason == Reason::RequirementNotMet && !self.neighbours_for(fetch).is_empty()
     }
 
-    /// Peers to ask for a tensor: nobody if memory may not be shared, or the tensor is small.
+    /// Peers to ask for a tensor: nobody if memory may not be shared, their copies are not trusted, or the tensor is small.
     fn neighbours_for(&self, fetch: &Fetch) -> Vec<PeerKey> {
         let bytes = expected_layout(&fetch.reference).map_or(0, |layout| layout.bytes());
         let routes = &self.settings.routes;
         // A copy of another pod may have come to the node on plain lanes.
         let unread =
             fetch.terms.require.and(routes.require).encrypted && routes.encryption != Encryption::Tls;
-        if bytes <= INLINE_BYTES_MAX as u64 || !routes.may_share() || unread {
+        if bytes <= INLINE_BYTES_MAX as u64 || !routes.may_share() || routes.own_copies || unread {
             return Vec::new();
         }
         self.neighbours()

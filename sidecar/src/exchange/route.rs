@@ -37,6 +37,8 @@ pub struct RoutePolicy {
     pub prefer: Option<Transport>,
     /// Set if there is a directory in which the sidecars of a node find each other.
     pub node: bool,
+    /// Set if a tensor of another node is brought here even where a pod of this one has a copy, which only that pod could prove.
+    pub own_copies: bool,
 }
 
 // === impl RoutePolicy ===

@@ -1,6 +1,7 @@
 //! Serving peers: what this sidecar does for others. Called on threads that read from peers, so nothing here waits.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::BlockError;
@@ -17,10 +18,11 @@ use super::describe::inquired_result;
 use super::target::Meant;
 use super::{Exchange, Taken};
 use crate::cancel::Cancel;
+use crate::hashes::GRANULE;
 use crate::peer::{
     Asked, AskedLoan, GpuId, PeerKey, PipeAsker, PipeDone, RelayRequest, RelaySource, Serve, Served,
     ServedOnGpu, SetDone, SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected,
-    TellFound, WatchDone,
+    TellFound, TellProven, WatchDone,
 };
 use crate::store::{Own, Tensor, no_gpu_process};
 
@@ -112,6 +114,10 @@ impl Serve for Exchange {
 
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound) {
         self.sought(from, id, &sought, reply);
+    }
+
+    fn prove(&self, id: u64, granules: Range<u64>, reply: TellProven) {
+        self.say_hashes(id, granules, reply);
     }
 
     fn left(&self, from: &PeerKey, id: u64, holds: bool) {
@@ -384,6 +390,27 @@ pub(super) fn sum(tensor: &Tensor) -> Result<u32, Failure> {
         let part = part.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         Ok(checksum::crc32c_append(sum, part))
     })
+}
+
+/// The hashes of granules of a tensor's packed bytes, one after the other: those that nobody has made are made.
+pub(super) fn hash(tensor: &Tensor, granules: Range<u64>) -> Result<Vec<u8>, Failure> {
+    let unreadable =
+        |error: String| Failure::new(Reason::Internal, format!("the bytes cannot be hashed: {error}"));
+    let Packed { descriptor, runs, .. } = packed(tensor, &Selection::All)?;
+    let bytes = descriptor.layout.bytes();
+    let hashes = tensor.hashes(bytes);
+    let mut source =
+        Source::new(tensor.block.clone(), runs).map_err(|error| unreadable(error.to_string()))?;
+    source.skip(granules.start * GRANULE);
+    for granule in granules.clone() {
+        let length = GRANULE.min(bytes.saturating_sub(granule * GRANULE));
+        if hashes.knows(granule) {
+            source.skip(length);
+        } else {
+            hashes.learn(granule, source.hash(length)?);
+        }
+    }
+    hashes.of(&granules).ok_or_else(|| unreadable("they are not so many".to_owned()))
 }
 
 /// All of a tensor as it lies, to be mapped.

@@ -2,6 +2,8 @@
 //! reader. Who gets what from whom is decided in `fanout`; bytes and connections are `peer`'s.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,8 +20,9 @@ use super::fanout::Fanout;
 use super::serve;
 use crate::peer::{
     Found, Holders, LostHolder, PartialTensor, PeerKey, RelayRequest, RelaySource, RelayToken, Served,
-    Sought, Source, TellFound,
+    Sought, Source, TellFound, TellProven,
 };
+use crate::store::Tensor;
 
 /// Most tensors of other peers that are on their way here or here and known to be passed on. Each costs some 200 bytes.
 const KNOWN_MAX: usize = 4_096;
@@ -57,11 +60,17 @@ enum Proof {
     Made(u32),
 }
 
+/// Granules of a tensor of ours whose hashes a reader waits for.
+type WaitingForHashes = (Range<u64>, TellProven);
+
 /// Knowledge of tensors that are passed on.
 pub(super) struct Sources {
     settings: FanoutSettings,
     fanout: Mutex<Fanout>,
+    /// Checksums for readers of earlier versions, which ask for no hashes.
     proofs: Mutex<HashMap<u64, Proof>>,
+    /// Tensors of ours that a worker is hashing, and who waits for that: a pull that is open asks for one answer at a time.
+    hashing: Mutex<HashMap<u64, Vec<WaitingForHashes>>>,
     passed: Mutex<HashMap<Reference, Passed>>,
 }
 
@@ -71,6 +80,7 @@ impl Sources {
             settings,
             fanout: Mutex::new(Fanout::new(settings.degree)),
             proofs: Mutex::default(),
+            hashing: Mutex::default(),
             passed: Mutex::default(),
         }
     }
@@ -243,6 +253,52 @@ impl Exchange {
         }
     }
 
+    /// Says what granules of a tensor of ours hash to: each is hashed once, however many ask, and not on the thread of the asker.
+    pub(super) fn say_hashes(&self, id: u64, granules: Range<u64>, reply: TellProven) {
+        let tensor = match self.store.sealed(None, TensorId(id)) {
+            Ok(tensor) => tensor,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let hashes = tensor.hashes(tensor.descriptor.layout.packed_bytes());
+        if granules.end > hashes.granules() {
+            let message = format!("the tensor has {} granules", hashes.granules());
+            return reply(Err(Failure::new(Reason::InvalidArgument, message)));
+        }
+        if let Some(known) = hashes.of(&granules) {
+            return reply(Ok(known));
+        }
+        match self.sources.hashing.lock().entry(id) {
+            Entry::Occupied(mut waiting) => return waiting.get_mut().push((granules, reply)),
+            Entry::Vacant(first) => drop(first.insert(vec![(granules, reply)])),
+        }
+        if let Some(exchange) = self.own.upgrade() {
+            exchange.hash(id, tensor);
+        }
+    }
+
+    /// Has a worker hash what is waited for of a tensor. What is asked for meanwhile is the next job, behind those of others.
+    fn hash(self: &Arc<Self>, id: u64, tensor: Arc<Tensor>) {
+        let (told, hashed) = (Arc::clone(self), Arc::clone(&tensor));
+        let done = move |outcome: Result<(), Failure>| {
+            let left = {
+                let mut hashing = told.sources.hashing.lock();
+                let goes_on = outcome.is_ok() && hashing.get(&id).is_some_and(|waiting| !waiting.is_empty());
+                if goes_on { None } else { Some(hashing.remove(&id).unwrap_or_default()) }
+            };
+            let Some(left) = left else { return told.hash(id, hashed) };
+            if let Err(failure) = outcome {
+                left.into_iter().for_each(|(_, reply)| reply(Err(failure.clone())));
+            }
+        };
+        self.on_worker(Box::new(done), move |exchange| {
+            let waiting = exchange.sources.hashing.lock().get_mut(&id).map(std::mem::take);
+            for (granules, reply) in waiting.into_iter().flatten() {
+                reply(serve::hash(&tensor, granules));
+            }
+            Ok(())
+        });
+    }
+
     /// Answers what a reader of ours asks in the middle of a pull.
     pub(super) fn sought(&self, from: &PeerKey, id: u64, sought: &Sought, reply: TellFound) {
         match sought {
@@ -257,4 +313,63 @@ fn as_bytes(bytes: u64, source: Source) -> Result<Served, Failure> {
     let shape = Shape::new(&[bytes])?;
     let descriptor = Descriptor::host(Layout::contiguous(DType::U8, shape)?);
     Ok(Served { descriptor, crc32c: None, source, holders: None, staged: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use tensorlane_memory::Purpose;
+
+    use super::*;
+    use crate::cancel::Cancel;
+    use crate::exchange::alone::{MINUTE, alone};
+    use crate::hashes::{self, GRANULE};
+    use crate::store::{AllocRequest, OWN};
+
+    #[test]
+    fn hashes_of_a_tensor_are_said_to_all_who_ask_and_none_of_what_is_not_there() {
+        let (exchange, ..) = alone();
+        let bytes = 2 * GRANULE + 5;
+        let (deadline, cancel) = (Instant::now() + MINUTE, Cancel::default());
+        let alloc = AllocRequest { writer: None, purpose: Purpose::Pull, bytes, deadline, cancel: &cancel };
+        let block = exchange.store.allocate(&alloc).unwrap();
+        let mut landing = block.landing().unwrap();
+        landing
+            .chunk_mut(0..bytes)
+            .unwrap()
+            .iter_mut()
+            .zip(0u64..)
+            .for_each(|(byte, at)| *byte = (at * 7 + at / 251) as u8);
+        drop(landing);
+        block.mark_sealed().unwrap();
+        let own = hashes::of_granules(block.chunk(0..bytes).unwrap());
+        let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
+        let taken = exchange.store.pack_in(OWN, Descriptor::host(layout), block).unwrap();
+        let ask = |id: u64, granules: Range<u64>| {
+            let (tell, told) = channel();
+            exchange.say_hashes(id, granules, Box::new(move |said| tell.send(said).unwrap()));
+            told
+        };
+        let asked: Vec<_> =
+            [0..3, 1..2, 2..3, 0..3].map(|granules| (ask(taken.id.0, granules.clone()), granules)).into();
+        for (told, granules) in asked {
+            let said = told.recv_timeout(MINUTE).expect("everyone is answered").unwrap();
+            assert_eq!(said, own[granules.start as usize..granules.end as usize].concat(), "{granules:?}");
+        }
+        assert!((0..3).all(|granule| taken.tensor.hashes(bytes).knows(granule)), "they are kept");
+        assert_eq!(ask(taken.id.0, 1..3).try_recv().expect("at once").unwrap(), own[1..].concat());
+        for (id, granules, reason) in
+            [(taken.id.0, 2..4, Reason::InvalidArgument), (99, 0..1, Reason::NotFound)]
+        {
+            let said = ask(id, granules).recv_timeout(MINUTE).expect("everyone is answered");
+            assert_eq!(said.unwrap_err().reason, reason);
+        }
+        let is_over = || exchange.sources.hashing.lock().is_empty();
+        while !is_over() {
+            assert!(Instant::now() < deadline, "nothing is waited for any more");
+            std::thread::yield_now();
+        }
+    }
 }

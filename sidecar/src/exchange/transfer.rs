@@ -165,7 +165,7 @@ impl Exchange {
             Ok(begun) => begun,
             Err(failure) => return then(self, Err(failure)),
         };
-        let whole = fetch.selection == Selection::All && !fetch.alone;
+        let whole = fetch.selection == Selection::All;
         let growth = whole.then(|| self.grow(&fetch.reference, block.len())).flatten();
         let bytes = block.len();
         let order = PullOrder {
@@ -177,7 +177,6 @@ impl Exchange {
             deadline: fetch.terms.deadline,
             transport: fetch.transport,
             growth,
-            blamed: fetch.blamed.clone(),
         };
         let exchange = Arc::clone(self);
         let wanted = fetch.clone();
@@ -187,11 +186,6 @@ impl Exchange {
                     Ok(pulled) => exchange.pulled(&wanted, pulled, block, then),
                     Err(failed) => {
                         drop((failed.landing, block));
-                        if failed.unproven && !wanted.alone {
-                            // That is nobody's fault.
-                            let failure = failed.failure;
-                            return exchange.again_from_owner(&wanted, bytes, &failure, Vec::new(), then);
-                        }
                         if failed.failure.reason == Reason::ChecksumMismatch {
                             // Found by a plain lane, piece by piece.
                             exchange.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
@@ -222,16 +216,7 @@ impl Exchange {
         let instead_of = Some(failed).filter(|_| chosen && transport != fetch.transport);
         let staged = staged.then(|| self.not_on_gpu(fetch));
         let came = Came { transport, seconds, instead_of, paths, staged };
-        let bytes = block.len();
-        let others = came.paths.senders().others().to_vec();
         let arrived = Arrived { descriptor, crc32c, block, gpu: None, came, pull_guard };
-        let (wanted, judged) = (fetch.clone(), Arc::clone(self));
-        let then = move |exchange: &Arc<Self>, outcome: Result<Arrived, Failure>| match outcome {
-            Err(failure) if !others.is_empty() && failure.reason == Reason::ChecksumMismatch => {
-                judged.again_from_owner(&wanted, bytes, &failure, others, then);
-            }
-            outcome => then(exchange, outcome),
-        };
         if arrived.crc32c.is_none() || arrived.block.len() <= SUM_AT_ONCE {
             let outcome = self.verified(&fetch.reference, &fetch.selection, arrived);
             return then(self, outcome);
@@ -242,24 +227,6 @@ impl Exchange {
         self.on_worker(Box::new(done), move |exchange| {
             exchange.verified(&fetch.reference, &fetch.selection, arrived)
         });
-    }
-
-    /// Others than the owner have sent what is not the tensor, or what nobody can prove. The owner sends it anew, to us alone, and
-    /// is told whom we blame.
-    fn again_from_owner(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        bytes: u64,
-        failure: &Failure,
-        blamed: Vec<PeerKey>,
-        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
-    ) {
-        tracing::warn!(%failure, "a tensor that others passed on is fetched from its owner");
-        // Whoever is served from it meanwhile goes elsewhere.
-        self.grown(&fetch.reference, false);
-        let mut fetch = fetch.clone();
-        (fetch.alone, fetch.blamed) = (true, blamed);
-        self.pull_into_room(&fetch, bytes, then);
     }
 
     /// Proves that what came is what was asked for, and makes it immutable.
@@ -292,7 +259,7 @@ impl Exchange {
         }
         block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         if let Some(growth) = self.growing(reference).filter(|_| whole) {
-            // Whoever is served from it proves it, too.
+            // Whoever is served from it gets what is proven, or is the owner's own.
             growth.whole(block.clone());
         }
         let Some(expected) = crc32c else { return Ok(()) };

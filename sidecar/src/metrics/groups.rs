@@ -154,6 +154,8 @@ pub struct Peers {
     pub relayed: Counters<(Direction,)>,
     /// Holders that pulls did not go on from.
     pub lost_holders: Counters<(HolderLost,)>,
+    /// Granules that holders sent and that are not their owners'.
+    pub forged_granules: IntCounter,
     /// QUIC connections that came up, by who dialed.
     pub quic_connections: Counters<(Dialed,)>,
     /// QUIC connections that went on from another address.
@@ -565,6 +567,10 @@ impl Peers {
                 "peer_lost_holders_total",
                 &["reason"],
                 "Holders, not owners, that a pull did not go on from, by reason. Not counted: owners, and holders that served to the end.",
+            )?,
+            forged_granules: make.counter(
+                "peer_forged_granules_total",
+                "Granules of 1 MiB that a holder sent and that are not what their owner has: found, and brought again. Not counted: bytes that are dropped with their lane.",
             )?,
             quic_connections: make.all_counters(
                 "peer_quic_connections_total",

@@ -1,6 +1,7 @@
 //! Input and output of [`super::Peers`]: plain data, and the two traits of the world around it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -207,6 +208,9 @@ pub struct Found {
 /// Takes the answer. May be called at any time on any thread.
 pub type TellFound = Box<dyn FnOnce(Result<Found, Failure>) + Send>;
 
+/// Takes the hashes of granules, one after the other. May be called at any time on any thread.
+pub type TellProven = Box<dyn FnOnce(Result<Vec<u8>, Failure>) + Send>;
+
 /// Copy of another peer's tensor, or of a part of it, for a reader that its owner has let in.
 pub struct RelaySource {
     /// Tensor that is served.
@@ -291,6 +295,9 @@ pub trait Serve: Send + Sync {
     fn relay(&self, from: &PeerKey, asked: &RelayRequest) -> Result<RelaySource, Failure>;
     /// A reader of a pull that spreads wants to know more.
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound);
+    /// A reader of a pull that spreads wants to know what granules of the packed bytes hash to of the tensor that it has leased. They
+    /// may lie beyond its end.
+    fn prove(&self, id: u64, granules: Range<u64>, reply: TellProven);
     /// A pull that spreads is over; whether the reader has the tensor now. Its lease ends by [`Serve::done`], as always.
     fn left(&self, from: &PeerKey, id: u64, holds: bool);
     /// Small tensors at once: `answer` gets an outcome for each id, in order. They hold no lease. `stored` is as in [`Asked`], of
@@ -388,8 +395,6 @@ pub struct PullOrder {
     pub transport: Transport,
     /// All of a tensor, which others are served from as it comes. So it may come from others, too.
     pub growth: Option<Arc<PartialTensor>>,
-    /// Peers that have sent it before, and what they sent was not the tensor.
-    pub blamed: Vec<PeerKey>,
 }
 
 /// A pull that was made: all bytes are in the landing.
@@ -420,8 +425,6 @@ pub struct PullFailed {
     pub landing: Landing,
     /// Reason of the failure.
     pub failure: Failure,
-    /// Others than the owner have sent some of it, and the owner could not say what it sums to. From the owner alone it may come.
-    pub unproven: bool,
 }
 
 /// A tensor of a peer of this node to be mapped, or its copy of another peer's.

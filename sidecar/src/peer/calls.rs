@@ -106,11 +106,10 @@ pub(super) struct PullCall {
     pub(super) asked_again: bool,
     /// The owner was asked who else there is.
     pub(super) seeking: bool,
-    /// Checksum of the bytes as the owner says, and the connection on which it was last asked.
-    pub(super) proof: Option<u32>,
-    pub(super) proof_asked: Option<u64>,
-    /// The owner cannot say it, so what others sent is worth nothing.
-    pub(super) unproven: bool,
+    /// The connection on which the owner was asked what granules hash to, and has not answered.
+    pub(super) proofs_asked: Option<u64>,
+    /// The owner does not say it, so what others send is worth nothing.
+    pub(super) unprovable: bool,
     /// Peer whose call it is, for the guard.
     pub(super) home: Option<(Weak<Shared>, Arc<Peer>)>,
     pub(super) done: Option<PullDone>,
@@ -432,11 +431,11 @@ impl Call {
     pub(super) fn fail(&mut self, failure: Failure) -> Option<Finish> {
         match &mut self.kind {
             Kind::Pull(pull) => {
-                let (relay, unproven) = (pull.end_aid(), pull.unproven);
+                let relay = pull.end_aid();
                 if let Some(transfer) = pull.transfer.take() {
                     let Some(done) = pull.done.take() else { return relay };
                     let told = transfer.stop(Box::new(move |landing| {
-                        done(Err(PullFailed { landing, failure, unproven }));
+                        done(Err(PullFailed { landing, failure }));
                     }));
                     return both(told, relay);
                 }
@@ -447,7 +446,7 @@ impl Call {
                     return relay;
                 };
                 let Some(done) = pull.done.take() else { return relay };
-                both(Some(Box::new(move || done(Err(PullFailed { landing, failure, unproven })))), relay)
+                both(Some(Box::new(move || done(Err(PullFailed { landing, failure })))), relay)
             }
             Kind::Relay(relay) => relay.fail(&failure),
             Kind::Map(map) => {
@@ -520,7 +519,6 @@ impl Call {
             done: Some(done),
             mut paths,
             way,
-            proof,
             id,
             home,
             ..
@@ -531,8 +529,6 @@ impl Call {
         // A tensor without bytes came some way, too.
         paths.came(way, Travelled::default());
         let (Head { descriptor, crc32c, staged }, transport) = (head, way.transport());
-        // The owner's own bytes need no proof, although it was asked for in case that others have to send them.
-        let crc32c = crc32c.or(proof.filter(|_| paths.senders().are_others()));
         let home = home.filter(|_| is_receipted);
         let told: Finish = Box::new(move || {
             // Made here, without locks, for it takes one when it is dropped.
@@ -592,9 +588,8 @@ impl PullCall {
             lost: Vec::new(),
             asked_again: false,
             seeking: false,
-            proof: None,
-            proof_asked: None,
-            unproven: false,
+            proofs_asked: None,
+            unprovable: false,
             home: None,
             done: Some(done),
             failed: None,
@@ -634,7 +629,6 @@ impl PullCall {
             return None;
         };
         let done = self.done.take()?;
-        let unproven = self.unproven;
-        Some(Box::new(move || done(Err(PullFailed { landing, failure, unproven }))))
+        Some(Box::new(move || done(Err(PullFailed { landing, failure }))))
     }
 }

@@ -61,6 +61,8 @@ pub struct Counters {
     pub node_refused: Labelled,
     /// Holders that a pull did not go on from, by reason.
     pub holders_lost: Labelled,
+    /// Granules that holders sent and that were not their owners'.
+    pub forged: AtomicU64,
     /// Tensor bytes that were received from others than their owners.
     pub relayed_in: AtomicU64,
     /// Tensor bytes that were sent of other peers' tensors.

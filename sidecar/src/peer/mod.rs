@@ -75,7 +75,7 @@ mod views;
 pub use api::{
     Asked, AskedLoan, Found, Holders, Keys, Known, KnownPeer, LostHolder, MapFailed, MapOrder, Mapped, Me,
     PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, RelayRequest, RelaySource,
-    Serve, Served, Sought, TellFound,
+    Serve, Served, Sought, TellFound, TellProven,
 };
 pub use calls::{InquireDone, MapDone, PullDone, RedeemDone, SetDone, SmallDone, WatchDone};
 pub use channels::{

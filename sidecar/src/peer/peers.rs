@@ -10,18 +10,15 @@ use parking_lot::Mutex;
 use prost::Message;
 use socket2::SockRef;
 use tensorlane_proto::encoded::PulledSmall;
-use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX, PEER_BODY_MAX};
+use tensorlane_proto::frame::{ITEMS_MAX, PEER_BODY_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
-use super::api::{
-    Keys, Known, LostHolder, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve,
-};
+use super::api::{Keys, Known, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve};
 use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, SetDone, SmallCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
-use super::lost::HolderLost;
 use super::remote::Peer;
 use super::shared::{Shared, World};
 use super::transport::lanes::quic::QuicEndpoint;
@@ -177,18 +174,16 @@ impl Peers {
         order: PullOrder,
         done: impl FnOnce(Result<super::Pulled, PullFailed>) + Send + 'static,
     ) -> CallHandle {
-        let PullOrder { id, selection, bytes, stored, landing, deadline, transport, growth, blamed } = order;
+        let PullOrder { id, selection, bytes, stored, landing, deadline, transport, growth } = order;
         let done = self.measuring(peer, transport, bytes, Box::new(done));
         if landing.len() != bytes {
             let message = format!("a landing of {} bytes cannot take {bytes}", landing.len());
             let failure = Failure::new(Reason::InvalidArgument, message);
-            done(Err(PullFailed { landing, failure, unproven: false }));
+            done(Err(PullFailed { landing, failure }));
             return CallHandle { call: None };
         }
         let mut call = PullCall::new((id, selection, bytes), transport, landing, growth, done);
         call.stored = stored;
-        let altered = |peer| LostHolder { peer, why: Some(HolderLost::Altered) };
-        call.lost = blamed.into_iter().take(LOST_MAX).map(altered).collect();
         self.call(peer, expected, deadline, Kind::Pull(Box::new(call)))
     }
 

@@ -79,7 +79,16 @@ pub(super) fn redeem(
         }
     };
     let (way, leased) = (Way::Stream, Some(id));
-    let pull = InboundPull { id, link: link.id, way, mapped: None, leased, spreads: false, proven: false };
+    let pull = InboundPull {
+        id,
+        link: link.id,
+        way,
+        mapped: None,
+        leased,
+        spreads: false,
+        proven: false,
+        hashing: false,
+    };
     let entered = link.peer.state.lock().open_here(call, pull);
     drop(handover);
     match entered {

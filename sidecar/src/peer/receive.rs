@@ -23,6 +23,7 @@ use super::partial::RelayToken;
 use super::paths::Travelled;
 use super::pipe_calls;
 use super::questions;
+use super::relay;
 use super::remote::Effects;
 use super::serving;
 use super::sets;
@@ -112,6 +113,9 @@ impl<'a> Receiver<'a> {
         if kind == PeerKind::Seek {
             return self.sought(header, &body);
         }
+        if kind == PeerKind::Proofs {
+            return self.proven(header, &body);
+        }
         if kind == PeerKind::PipeCall {
             return pipe_calls::answered(self.link, header, &body);
         }
@@ -159,6 +163,18 @@ impl<'a> Receiver<'a> {
         };
         let effects = self.link.peer.state.lock().sought(header.call, self.link, sought);
         self.shared.perform(effects);
+        Ok(())
+    }
+
+    /// The owner says what granules of a pull hash to.
+    fn proven(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let proven = match header.is_failed() {
+            true => Err(wire::failure(decode(header, body)?)),
+            false => Ok(decode(header, body)?),
+        };
+        let (effects, forged) = self.link.peer.state.lock().proven(header.call, self.link, proven)?;
+        self.shared.perform(effects);
+        relay::forged(self.shared, forged);
         Ok(())
     }
 
@@ -387,9 +403,7 @@ impl Sink for Receiver<'_> {
                 None => pull.has_come(chunk.at),
             }
         }
-        if chunk.last && state.is_unproven(chunk.call) {
-            effects = effects.and(state.finish_whole(chunk.call));
-        } else if chunk.last {
+        if chunk.last {
             let (call, more) = state.over(chunk.call, true);
             effects = effects.and(more);
             effects.finish.extend(call.and_then(super::calls::Call::pulled));

@@ -6,8 +6,8 @@
 //!   holder:             '─ Pull of the owner's tensor ─ lanes ┘ refused, lost, stalled, starved
 //! ```
 //! The pull stays the owner's: its lease, head, end and deadline are on the control connection with the owner (`remote/alone` says
-//! what becomes of it without one). A holder brings bytes into the transfer of that pull, and is let go as soon as it does not. Nothing it says is believed but bytes, and
-//! those only when all of them have the checksum that the owner says.
+//! what becomes of it without one). A holder brings bytes into the transfer of that pull, and is let go as soon as it does not. Nothing
+//! it says is believed but bytes, and of those each granule only when it has the hash that the owner says (`Proofs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ use super::peers::CallHandle;
 use super::remote::Peer;
 use super::shared::Shared;
 use super::transport::Way;
-use super::transport::lanes::{Transfer, Wanted};
+use super::transport::lanes::{Forged, Transfer, Wanted};
 
 /// The first version of the protocol with holders.
 pub(super) const HOLDERS_SINCE: u32 = 3;
@@ -234,6 +234,18 @@ pub(super) fn lose(shared: &Shared, asker: &RelaySession, why: HolderLost) {
     let (owner, holder, reason) = (&asker.owner.name, &asker.holder.name, why.as_str());
     tracing::info!(%owner, %holder, reason, "a pull goes on from elsewhere");
     shared.perform(effects);
+}
+
+/// Holders have sent what is not the owner's: none of it was used, and they are asked no more for this tensor. Called without locks.
+pub(super) fn forged(shared: &Shared, forged: Vec<Forged>) {
+    for Forged { by, granules } in forged {
+        shared.counters.forged.fetch_add(granules, Ordering::Relaxed);
+        let (owner, holder) = (&by.owner.name, &by.holder.name);
+        tracing::warn!(%owner, %holder, granules, "a peer sent other bytes of a tensor than its owner has; they come again");
+        lose(shared, &by, HolderLost::Altered);
+    }
+    // Somebody else may have been asked for the rest, and has nothing to do.
+    shared.scheduler.wake();
 }
 
 /// As the wire has it.

@@ -185,6 +185,8 @@ pub(super) struct InboundPull {
     pub(super) spreads: bool,
     /// The owner was asked for the checksum of all bytes: once is enough.
     pub(super) proven: bool,
+    /// The owner was asked what granules hash to, and has not answered: one answer at a time.
+    pub(super) hashing: bool,
 }
 
 /// A question of theirs that is not answered.

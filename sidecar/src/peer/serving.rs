@@ -11,8 +11,8 @@ use std::sync::Arc;
 use prost::Message;
 use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::frame::{
-    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, QUESTIONS_SINCE, REPLY,
-    SET_CALLS_SINCE,
+    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PROOFS_MAX, PROOFS_SINCE, PeerKind,
+    QUESTIONS_SINCE, REPLY, SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Reason, Selection, wire};
@@ -82,6 +82,9 @@ pub(super) fn question(
             Ok(())
         }
         PeerKind::Seek => seek(shared, link, header, &decode(header, body)?),
+        PeerKind::Proofs if link.version >= PROOFS_SINCE => {
+            proofs(shared, link, header, &decode(header, body)?)
+        }
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
         PeerKind::ChannelAttach => channels::attach(shared, link, header, &decode(header, body)?),
@@ -133,6 +136,7 @@ pub(super) fn map_at_node(
         leased: opened.leased,
         spreads: false,
         proven: false,
+        hashing: false,
     };
     // Before it is known: whoever ends it takes its block from there. What was kept before went with its connection.
     let kept = shm.keep(&bulk).is_ok();
@@ -222,7 +226,16 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
             let bulk = OutgoingPull { call, ..bulk };
             let shm = link.ways.shm().filter(|_| way == Way::Shm);
             let mapped = shm.zip(bulk.source.block()).map(|(shm, block)| (block.segment_id(), shm.holder()));
-            let pull = InboundPull { id, link: link.id, way, mapped, leased, spreads, proven: false };
+            let pull = InboundPull {
+                id,
+                link: link.id,
+                way,
+                mapped,
+                leased,
+                spreads,
+                proven: false,
+                hashing: false,
+            };
             let entered = link.peer.state.lock().open_here(call, pull);
             let Ok(before) = entered else {
                 not_entered(shared, link, &pull);
@@ -397,6 +410,56 @@ fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek
                     frame::encode(PeerKind::Seek.into(), REPLY, call, &sought)
                 }
                 Err(failure) => failed(PeerKind::Seek, call, &failure),
+            });
+        }),
+    );
+    Ok(())
+}
+
+/// A reader wants to know of the owner what granules hash to that others send. One whose pull is not open has ended it.
+fn proofs(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    asked: &v1::PeerProofs,
+) -> Result<(), Ended> {
+    let (call, v1::PeerProofs { id, first, count }) = (header.call, *asked);
+    let malformed = FrameError::Malformed(header.kind);
+    let end =
+        first.checked_add(count.into()).filter(|_| (1..=PROOFS_MAX).contains(&count)).ok_or(malformed)?;
+    let leased = {
+        let mut state = link.peer.state.lock();
+        let open = state.open.get_mut(&call).filter(|open| open.id == id && open.link == link.id);
+        let open = open.filter(|open| open.spreads);
+        if open.as_ref().is_some_and(|open| open.hashing) {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        open.and_then(|open| {
+            open.hashing = true;
+            open.leased
+        })
+    };
+    let Some(leased) = leased else {
+        let failure = Failure::new(Reason::NotFound, "no pull of the tensor is open here");
+        link.submit(failed(PeerKind::Proofs, call, &failure));
+        return Ok(());
+    };
+    let answering = Arc::downgrade(link);
+    shared.serve.prove(
+        leased,
+        first..end,
+        Box::new(move |proven| {
+            let Some(link) = answering.upgrade() else { return };
+            if let Some(open) = link.peer.state.lock().open.get_mut(&call).filter(|open| open.link == link.id)
+            {
+                open.hashing = false;
+            }
+            link.submit(match proven {
+                Ok(hashes) => {
+                    let proven = v1::PeerProven { hashes: hashes.into() };
+                    frame::encode(PeerKind::Proofs.into(), REPLY, call, &proven)
+                }
+                Err(failure) => failed(PeerKind::Proofs, call, &failure),
             });
         }),
     );
@@ -651,6 +714,7 @@ mod tests {
             leased: Some(1),
             spreads: false,
             proven: false,
+            hashing: false,
         };
         let (maps, pulls) = (0..MAPS_MAX as u64, 1 << 32..(1 << 32) + OPEN_MAX as u64);
         let mut all: HashMap<_, _> = maps.clone().skip(1).map(|call| (call, open(Way::Shm))).collect();

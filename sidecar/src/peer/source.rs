@@ -8,9 +8,11 @@ use std::time::Instant;
 use bytes::Bytes;
 use tensorlane_memory::{Block, BlockError, SegmentHandle};
 use tensorlane_proto::selection::Runs;
+use tensorlane_proto::{Failure, Reason};
 
 use super::partial::{PartialTensor, Ready, RelayToken};
 use super::send_error::SourceError;
+use crate::hashes::{self, Hash};
 use crate::sums::Sums;
 
 /// Packed bytes of a selection, from where the reader left off. Keeps the block.
@@ -96,8 +98,17 @@ impl Source {
         }
     }
 
+    /// Hash of the next `length` bytes.
+    ///
+    /// # Errors
+    /// Where there are not so many.
+    pub fn hash(&mut self, length: u64) -> Result<Hash, Failure> {
+        let hashed = self.take(length as usize, &[], hashes::of_parts);
+        hashed.map_err(|error| Failure::new(Reason::Internal, format!("the bytes cannot be hashed: {error}")))
+    }
+
     /// Leaves out the next `bytes` bytes.
-    pub(super) fn skip(&mut self, bytes: u64) {
+    pub fn skip(&mut self, bytes: u64) {
         match &mut self.0 {
             Inner::Sealed(sealed) => sealed.skip += bytes,
             Inner::Growing { at, .. } => *at += bytes,

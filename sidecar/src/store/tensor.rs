@@ -14,6 +14,7 @@ use tensorlane_proto::reference::Reference;
 
 use super::gpu::{Allocation, by_cuda_ipc};
 use super::metadata::InternedMetadata;
+use crate::hashes::Hashes;
 use crate::sums::Sums;
 
 /// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
@@ -39,6 +40,8 @@ pub struct Tensor {
     pub crc32c: Option<u32>,
     /// Sums of its granules, from when it is first sent.
     pub(super) sums: OnceLock<Arc<Sums>>,
+    /// Hashes of its granules, from when a reader first asks for them.
+    pub(super) hashes: OnceLock<Hashes>,
 }
 
 impl Tensor {
@@ -55,6 +58,11 @@ impl Tensor {
     /// Checksums of its packed bytes, of which there are so many.
     pub fn sums(&self, bytes: u64) -> Arc<Sums> {
         Arc::clone(self.sums.get_or_init(|| Arc::new(Sums::new(bytes))))
+    }
+
+    /// Hashes of its packed bytes, of which there are so many.
+    pub fn hashes(&self, bytes: u64) -> &Hashes {
+        self.hashes.get_or_init(|| Hashes::new(bytes))
     }
 }
 

@@ -194,7 +194,20 @@ impl Store {
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
         let (plain, sums) = (encoded::without_metadata(&descriptor), OnceLock::new());
-        Tensor { id, reference, descriptor, plain, kept, block, gpu: None, staged: false, crc32c, sums }
+        let hashes = OnceLock::new();
+        Tensor {
+            id,
+            reference,
+            descriptor,
+            plain,
+            kept,
+            block,
+            gpu: None,
+            staged: false,
+            crc32c,
+            sums,
+            hashes,
+        }
     }
 }
 
@@ -230,9 +243,20 @@ impl State {
         };
         let (id, tensor) = match entered {
             Ok(Answer::CopiedIn { id }) => {
-                let sums = OnceLock::new();
-                let tensor =
-                    Tensor { id, reference, descriptor, plain, kept, block, gpu, staged, crc32c, sums };
+                let (sums, hashes) = (OnceLock::new(), OnceLock::new());
+                let tensor = Tensor {
+                    id,
+                    reference,
+                    descriptor,
+                    plain,
+                    kept,
+                    block,
+                    gpu,
+                    staged,
+                    crc32c,
+                    sums,
+                    hashes,
+                };
                 let tensor = Arc::new(tensor);
                 self.tensors.insert(id, Arc::clone(&tensor));
                 (id, Ok(tensor))

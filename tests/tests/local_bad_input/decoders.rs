@@ -119,6 +119,7 @@ fn questions_of_peers_are_bounded_whatever_they_say() {
     };
     let pulls: Vec<v1::Pull> = selections().into_iter().map(Some).chain([None]).map(pull).collect();
     peer_message("Pull", &pulls, |pull| drop(wire::selection(pull.selection)));
+    peer_message("PeerProofs", &[v1::PeerProofs { id: 7, first: 64, count: 64 }], drop);
     peer_message("PullMany", &[v1::PullMany { ids: vec![1, 2, 3], stored: vec![4, 5, 6] }], drop);
     let target = |kind| v1::Target { kind: Some(kind), peer: "trainer-0".into() };
     let targets = vec![target(v1::target::Kind::Id(7)), target(v1::target::Kind::Name("weights".into()))];
@@ -142,6 +143,7 @@ fn answers_of_peers_are_bounded_whatever_they_say() {
         ..v1::PullHead::default()
     };
     peer_message("PullHead", &[head], |head| drop(head.descriptor.map(wire::descriptor)));
+    peer_message("PeerProven", &[v1::PeerProven { hashes: vec![7; 96].into() }], drop);
     let small =
         v1::PulledSmall { descriptor: Some(descriptor()), data: vec![7; 96].into(), ..Default::default() };
     let failed = v1::PulledSmall { failure: Some(failure()), ..v1::PulledSmall::default() };

@@ -30,7 +30,7 @@ impl Call {
     /// the head once more.
     pub(super) fn is_complete(&self) -> bool {
         let Kind::Pull(pull) = &self.kind else { return false };
-        !self.withdrawn && pull.is_whole() && pull.head.is_some() && !pull.is_unproven()
+        !self.withdrawn && pull.is_whole() && pull.head.is_some()
     }
 
     /// The owner does not go on with it, for this reason: whether it goes on all the same. Whoever has to be asked for that is added
@@ -86,8 +86,8 @@ impl PullCall {
     }
 
     /// Returns whether what others send can be proven without another word of the owner.
-    fn is_provable(&self) -> bool {
-        self.proof.is_some() || self.head.as_ref().is_some_and(|head| head.crc32c.is_some())
+    pub(in crate::peer) fn is_provable(&self) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| transfer.is_provable())
     }
 
     /// The next one that was not asked yet.
@@ -161,6 +161,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use tensorlane_memory::Block;
+    use tensorlane_proto::frame::HASH_BYTES;
     use tensorlane_proto::{DType, Descriptor, Incarnation, Layout, Reason, Selection, Shape, Transport};
 
     use super::*;
@@ -168,7 +169,7 @@ mod tests {
     use crate::peer::lost::HolderLost;
     use crate::peer::remote::Patience;
     use crate::peer::tests::world::{One, PASS, name, two};
-    use crate::peer::transport::lanes::GRANULE;
+    use crate::peer::transport::lanes::{GRANULE, Landed};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -177,7 +178,7 @@ mod tests {
     }
 
     /// A pull of `a` from `b`, which had begun to send it, with these spares. It is call 1.
-    fn pull_of(reader: &One, spares: &[&str], crc32c: Option<u32>) -> (Block, Call) {
+    fn pull_of(reader: &One, spares: &[&str], is_provable: bool) -> (Block, Call) {
         let (block, landing) = reader.landing(4 * GRANULE);
         let layout = Layout::contiguous(DType::U8, Shape::new(&[4 * GRANULE]).unwrap()).unwrap();
         let wanted = (7, Selection::All, 4 * GRANULE);
@@ -185,10 +186,15 @@ mod tests {
         let owner = reader.peers.shared.known_peer(&name("b")).unwrap();
         (pull.pass, pull.way) = (Some(PASS), Way::Lanes);
         pull.spares = spares.iter().map(|spare| key(spare)).collect();
-        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c, staged: false });
+        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c: None, staged: false });
         pull.home = Some((Arc::downgrade(&reader.peers.shared), owner));
         let deadline = Instant::now() + 60 * SECOND;
-        pull.transfer(1, deadline).unwrap();
+        let transfer = pull.transfer(1, deadline).unwrap();
+        assert_eq!(transfer.to_be_said(), Some(0..4));
+        if is_provable {
+            assert!(matches!(transfer.said(&[0; 4 * HASH_BYTES]), Landed::More));
+        }
+        drop(transfer);
         let mut call = Call::new(Kind::Pull(Box::new(pull)), deadline, 1, Some(Incarnation(1)));
         call.sent_before = true;
         (block, call)
@@ -217,7 +223,7 @@ mod tests {
     #[test]
     fn those_that_have_all_are_asked_one_after_the_other_once_the_owner_was_lost_for_a_while() {
         let (_table, a, _b) = two();
-        let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
+        let (_block, call) = pull_of(&a, &["c", "d"], true);
         lost(&a, call, |state| {
             let now = Instant::now();
             assert!(state.turn_to_spares(5 * SECOND, now).relays.is_empty(), "it may be back at once");
@@ -250,7 +256,7 @@ mod tests {
     #[test]
     fn what_only_the_owner_can_prove_is_asked_of_nobody_else_and_waits_for_the_owner() {
         let (_table, a, _b) = two();
-        let (_block, call) = pull_of(&a, &["c"], None);
+        let (_block, call) = pull_of(&a, &["c"], false);
         lost(&a, call, |state| {
             assert!(state.turn_to_spares(SECOND, Instant::now()).relays.is_empty());
             drop(state.give_up_lost(SECOND, Instant::now()));
@@ -261,7 +267,7 @@ mod tests {
     #[test]
     fn a_pull_with_little_time_left_turns_to_others_sooner() {
         let (_table, a, _b) = two();
-        let (_block, call) = pull_of(&a, &["c"], Some(1));
+        let (_block, call) = pull_of(&a, &["c"], true);
         lost(&a, call, |state| {
             let now = Instant::now();
             assert!(
@@ -276,7 +282,7 @@ mod tests {
     #[test]
     fn a_holder_whose_connection_was_replaced_is_asked_once_more_while_the_owner_is_lost() {
         let (_table, a, _b) = two();
-        let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
+        let (_block, call) = pull_of(&a, &["c", "d"], true);
         lost(&a, call, |state| {
             let first = state.turn_to_spares(SECOND, Instant::now());
             let again = state.relay_lost(&first.relays[0].asker, HolderLost::Replaced).unwrap();
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn a_holder_that_is_getting_it_is_not_asked_for_a_copy_when_its_connection_was_replaced() {
         let (_table, a, _b) = two();
-        let (_block, call) = pull_of(&a, &["c"], Some(1));
+        let (_block, call) = pull_of(&a, &["c"], true);
         lost(&a, call, |state| {
             let first = state.calls.get_mut(&1).unwrap().ask(key("g"), false).unwrap();
             let again = state.relay_lost(&first.asker, HolderLost::Replaced).unwrap();
@@ -306,7 +312,7 @@ mod tests {
         let (_table, a, _b) = two();
         let peer = a.peers.shared.known_peer(&name("b")).unwrap();
         let link = peer.state.lock().link.clone().unwrap();
-        let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
+        let (_block, call) = pull_of(&a, &["c", "d"], true);
         lost(&a, call, |state| {
             let first = state.turn_to_spares(SECOND, Instant::now()).relays.remove(0);
             assert!(state.has_another(&first.asker), "there is one more");
@@ -338,7 +344,7 @@ mod tests {
         let peer = a.peers.shared.known_peer(&name("b")).unwrap();
         let link = peer.state.lock().link.clone().unwrap();
         for is_refused in [true, false] {
-            let (_block, mut call) = pull_of(&a, &[], Some(1));
+            let (_block, mut call) = pull_of(&a, &[], true);
             let told = complete(&mut call);
             call.sent_on = Some(link.id);
             lost(&a, call, |state| {
@@ -360,7 +366,7 @@ mod tests {
     #[test]
     fn what_the_owner_does_not_go_on_with_ends_with_its_last_holder() {
         let (_table, a, _b) = two();
-        let (_block, call) = pull_of(&a, &["c"], Some(1));
+        let (_block, call) = pull_of(&a, &["c"], true);
         lost(&a, call, |state| {
             state.waiting.clear();
             state.calls.get_mut(&1).unwrap().sent_on = Some(9);
@@ -371,7 +377,7 @@ mod tests {
             drop(state.relay_lost(&effects.relays[0].asker, HolderLost::Refused));
             assert!(state.calls.is_empty());
         });
-        let (_block, call) = pull_of(&a, &[], Some(1));
+        let (_block, call) = pull_of(&a, &[], true);
         lost(&a, call, |state| {
             let why = Failure::new(Reason::NotFound, "it is gone");
             assert!(state.refused_by_owner(1, &why).is_none(), "nobody else has it");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tensorlane_proto::frame::{self, HOLDERS_MAX, LOST_MAX, PeerKind};
+use tensorlane_proto::frame::{self, FrameError, HASH_BYTES, HOLDERS_MAX, LOST_MAX, PROOFS_SINCE, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Incarnation};
 
@@ -13,8 +13,9 @@ use crate::peer::calls::{Head, Kind, PullCall};
 use crate::peer::link::{Ended, Link};
 use crate::peer::lost::{self, HolderLost};
 use crate::peer::peers::CallHandle;
-use crate::peer::relay::{self, HOLDERS_SINCE, RelayFetch, RelayOrder, RelaySession};
+use crate::peer::relay::{self, RelayFetch, RelayOrder, RelaySession};
 use crate::peer::transport::Way;
+use crate::peer::transport::lanes::{Forged, Landed};
 
 impl State {
     /// The head of a pull is here, or its holder is lost and the owner has said who else there is: has its bytes brought by
@@ -43,8 +44,7 @@ impl State {
             }
         }
         // What others send must be proven: now, or once the owner is lost and cannot say it.
-        if (goes_on || wish.is_some() || !pull.spares.is_empty())
-            && let Some(frame) = pull.ask_proof(number, link.id)
+        if let Some(frame) = pull.ask_proofs(number, link.id)
             && let Some(present) = self.link.as_ref().filter(|present| present.id == link.id)
         {
             effects.frame(present, frame);
@@ -72,10 +72,21 @@ impl State {
         let call = self.calls.get_mut(&asker.call)?;
         let (sent_on, withdrawn, is_away) = (call.sent_on, call.withdrawn, self.link.is_none());
         let Kind::Pull(pull) = &mut call.kind else { return None };
-        let whole = pull.relay.as_ref().filter(|relay| relay.asker.turn == asker.turn)?.whole;
+        let whole =
+            pull.relay.as_ref().filter(|relay| relay.asker.turn == asker.turn).map(|relay| relay.whole);
+        let Some(whole) = whole else {
+            // It was let go before; but whoever forged is never asked again.
+            if why == HolderLost::Altered {
+                pull.lost.retain(|lost| lost.peer != asker.holder);
+                if pull.lost.len() < LOST_MAX {
+                    pull.lost.push(LostHolder { peer: asker.holder.clone(), why: Some(why) });
+                }
+            }
+            return None;
+        };
         let mut effects = Effects::one(pull.end_aid());
         if pull.is_whole() {
-            // Only the owner's word is missing: nobody is to bring anything.
+            // Only the head is missing once more: nobody is to bring anything.
             return Some(effects);
         }
         if let Some(transfer) = &pull.transfer {
@@ -115,7 +126,7 @@ impl State {
         Some(effects.and(self.bring(asker.call, &link)))
     }
 
-    /// The owner has answered a Seek, or failed to prove the bytes.
+    /// The owner has answered a Seek.
     pub(in crate::peer) fn sought(
         &mut self,
         number: u64,
@@ -124,24 +135,7 @@ impl State {
     ) -> Effects {
         let call = self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link.id));
         let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else { return Effects::default() };
-        let v1::Sought { holders, crc32c, spares } = match sought {
-            Ok(sought) => sought,
-            Err(failure) if pull.proof_asked == Some(link.id) && pull.proof.is_none() => {
-                if pull.has_from_others() {
-                    pull.unproven = true;
-                    return self.withdraw(number, failure);
-                }
-                // The owner's own bytes need none, and nobody else may send any.
-                pull.spares.clear();
-                pull.proof_asked = None;
-                v1::Sought::default()
-            }
-            Err(_) => v1::Sought::default(),
-        };
-        if crc32c.is_some() {
-            pull.proof = crc32c;
-            return if pull.is_whole() { self.finish_whole(number) } else { Effects::default() };
-        }
+        let v1::Sought { holders, spares, .. } = sought.unwrap_or_default();
         if !std::mem::take(&mut pull.seeking) || pull.is_whole() {
             return Effects::default();
         }
@@ -149,10 +143,54 @@ impl State {
         self.bring(number, link)
     }
 
-    /// Returns whether the owner has to say what the bytes of a pull sum to.
-    pub(in crate::peer) fn is_unproven(&self, number: u64) -> bool {
-        let call = self.calls.get(&number).map(|call| &call.kind);
-        matches!(call, Some(Kind::Pull(pull)) if pull.is_whole() && pull.is_unproven())
+    /// The owner has said what granules of a pull hash to, or does not say it; and what was forged. Of a pull that is over, or
+    /// comes another way by now, it may come late.
+    pub(in crate::peer) fn proven(
+        &mut self,
+        number: u64,
+        link: &Link,
+        proven: Result<v1::PeerProven, Failure>,
+    ) -> Result<(Effects, Vec<Forged>), Ended> {
+        let late = || Ok((Effects::default(), Vec::new()));
+        let call = self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link.id));
+        let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else { return late() };
+        if pull.proofs_asked.take_if(|asked| *asked == link.id).is_none() {
+            return late();
+        }
+        let Some(transfer) = pull.transfer.clone() else { return late() };
+        let mut effects = Effects { wake: true, ..Effects::default() };
+        let landed = match proven {
+            Ok(v1::PeerProven { hashes }) => {
+                let Some(asked) = transfer.to_be_said() else { return late() };
+                if hashes.len() as u64 != (asked.end - asked.start) * HASH_BYTES as u64 {
+                    return Err(FrameError::Malformed(PeerKind::Proofs.into()).into());
+                }
+                let landed = transfer.said(&hashes);
+                if let Some(frame) = pull.ask_proofs(number, link.id)
+                    && let Some(present) = self.link.as_ref().filter(|present| present.id == link.id)
+                {
+                    effects.frame(present, frame);
+                }
+                landed
+            }
+            Err(failure) => {
+                // The owner's own bytes need none, and nobody else may send any.
+                tracing::info!(owner = %link.peer.name, %failure, "a tensor is not proven by its owner, and had from it alone");
+                pull.unprovable = true;
+                (pull.holders, pull.spares) = (Vec::new(), Vec::new());
+                let landed = transfer.refused();
+                if pull.relay.is_some() {
+                    effects = effects.and(self.bring(number, link));
+                }
+                landed
+            }
+        };
+        Ok(match landed {
+            Landed::Whole(landing) => (effects.and(self.whole(&transfer, landing)), Vec::new()),
+            Landed::Forged(forged) => (effects, forged),
+            // No piece has come.
+            Landed::More | Landed::Told(_) | Landed::Altered(..) => (effects, Vec::new()),
+        })
     }
 
     /// The other end of a connection has what was asked of it as a holder.
@@ -165,7 +203,7 @@ impl State {
         let answered = self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link.id));
         let Some(call) = answered else { return Ok(None) };
         let Kind::Relay(relay) = &mut call.kind else { return Ok(None) };
-        let wrong = frame::FrameError::Malformed(PeerKind::Pull.into());
+        let wrong = FrameError::Malformed(PeerKind::Pull.into());
         if relay.opened || head.descriptor.layout.bytes() != relay.bytes() {
             return Err(wrong.into());
         }
@@ -211,7 +249,7 @@ impl PullCall {
         (owner, incarnation): (&Arc<Peer>, Incarnation),
         (holder, whole): (PeerKey, bool),
     ) -> Option<RelayOrder> {
-        let pass = self.pass?;
+        let pass = self.pass.filter(|_| !self.unprovable)?;
         let transfer = self.transfer(number, deadline)?;
         // Of what came before, from whomever, sums may never come.
         transfer.forget_sums();
@@ -222,12 +260,6 @@ impl PullCall {
         let encrypted = self.encrypted;
         let owner = PeerKey { name: owner.name.clone(), incarnation };
         Some(RelayOrder { asker, owner, id, bytes, pass, transfer, transport, encrypted, whole, deadline })
-    }
-
-    /// Returns whether some of its bytes came, or are to come, from others than the owner.
-    fn has_from_others(&self) -> bool {
-        let came = self.transfer.as_ref().is_some_and(|transfer| transfer.has_from_others());
-        self.relay.is_some() || self.seeking || came || self.paths.senders().are_others()
     }
 
     /// Returns whether it may have another holder.
@@ -251,28 +283,24 @@ impl PullCall {
         self.landing.is_some() && self.landed == self.bytes
     }
 
-    /// Returns whether bytes came from somebody who is not believed, and the owner has not said what they must sum to.
-    pub(in crate::peer) fn is_unproven(&self) -> bool {
-        let summed = self.head.as_ref().is_some_and(|head| head.crc32c.is_some());
-        !summed && self.proof.is_none() && self.paths.senders().are_others()
-    }
-
-    /// The frame that asks the owner for the checksum, where it has not been asked for on this connection.
-    pub(in crate::peer) fn ask_proof(&mut self, number: u64, link: u64) -> Option<Vec<u8>> {
-        let summed = self.head.as_ref().is_none_or(|head| head.crc32c.is_some());
-        if summed || self.proof.is_some() || self.proof_asked == Some(link) {
+    /// The frame that asks the owner for the next hashes, where others have sent something, or may; one at a time on a connection.
+    fn ask_proofs(&mut self, number: u64, link: u64) -> Option<Vec<u8>> {
+        let has_others = self.turns > 0 || !self.spares.is_empty();
+        if !has_others || self.unprovable || self.proofs_asked == Some(link) {
             return None;
         }
-        self.proof_asked = Some(link);
-        let seek = v1::Seek { id: self.id, lost: Vec::new(), proof: true };
-        Some(frame::encode(PeerKind::Seek.into(), 0, number, &seek))
+        let granules = self.transfer.as_ref()?.to_be_said()?;
+        self.proofs_asked = Some(link);
+        let count = (granules.end - granules.start) as u32;
+        let asked = v1::PeerProofs { id: self.id, first: granules.start, count };
+        Some(frame::encode(PeerKind::Proofs.into(), 0, number, &asked))
     }
 
     /// Returns whether the owner is asked for other holders on a connection: all of a tensor, on lanes, to be passed on
-    /// here too.
+    /// here too. One of an earlier version proves nothing, and sends all of it.
     pub(in crate::peer) fn spreads(&self) -> bool {
         let on_lanes = matches!(self.way, Way::Lanes | Way::Quic);
-        on_lanes && self.growth.is_some() && self.version >= HOLDERS_SINCE
+        on_lanes && self.growth.is_some() && self.version >= PROOFS_SINCE
     }
 }
 
@@ -362,7 +390,7 @@ mod tests {
         assert_eq!((first.relays.len(), frames(&first)), (1, 1));
         let Some(Kind::Pull(pull)) = state.calls.get_mut(&1).map(|call| &mut call.kind) else { panic!() };
         // As if that had been on the connection before this one.
-        (pull.holders, pull.proof_asked) = (vec![holder], Some(link.id + 1));
+        (pull.holders, pull.proofs_asked) = (vec![holder], Some(link.id + 1));
         let second = state.bring(1, &link);
         assert_eq!((second.relays.len(), frames(&second)), (0, 1), "it goes on, and the proof is asked for");
         state.calls.clear();

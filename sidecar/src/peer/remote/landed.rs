@@ -86,16 +86,6 @@ impl<L: Carrier> State<L> {
         if sent_on.is_some() && !pull.opened {
             return Effects::default();
         }
-        if pull.is_unproven() {
-            // Asked for long ago, or now; or on the next connection.
-            let mut effects = Effects::default();
-            if let Some(link) = self.link.as_ref().filter(|link| sent_on == Some(link.id()))
-                && let Some(frame) = pull.ask_proof(number, link.id())
-            {
-                effects.frame(link, frame);
-            }
-            return effects;
-        }
         self.waiting.retain(|waiting| *waiting != number);
         let (call, mut effects) = self.over(number, true);
         effects.finish.extend(call.and_then(Call::pulled));

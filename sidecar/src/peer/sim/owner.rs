@@ -85,6 +85,7 @@ impl Node {
             leased: Some(asked.id),
             spreads: false,
             proven: false,
+            hashing: false,
         };
         match self.other(peer).state.open_here(call, open) {
             Ok(before) => before.into_iter().for_each(|before| self.ends(now, by, before.id)),

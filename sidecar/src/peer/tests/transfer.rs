@@ -125,7 +125,6 @@ fn a_landing_of_another_length_is_refused_before_anything_is_asked() {
     let (_block, landing) = a.landing(10);
     let (tell, told) = mpsc::channel();
     let order = crate::peer::PullOrder {
-        blamed: Vec::new(),
         id: 1,
         selection: Selection::All,
         bytes: 11,

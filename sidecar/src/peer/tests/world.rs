@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -19,13 +20,14 @@ use tensorlane_proto::{
 use super::keys;
 use crate::backoff::Backoff;
 use crate::cancel::Cancel;
+use crate::hashes;
 use crate::identity::Identity;
 use crate::output_budget::OutputBudget;
 use crate::peer::{
     Asked, AskedLoan, Counters, Found, Holders, Known, KnownPeer, LanesConfig, LostHolder, MapFailed,
     MapOrder, Mapped, Me, NodeConfig, PartialTensor, Paths, PeerKey, Peers, PeersConfig, PullFailed,
     PullOrder, Pulled, RelayRequest, RelaySource, RelayToken, Resolver, Serve, Served, SetDone, SmallAnswer,
-    SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound, WatchDone,
+    SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound, TellProven, WatchDone,
 };
 use crate::sums::Sums;
 use crate::threads::Threads;
@@ -184,8 +186,13 @@ pub(crate) struct Twin {
     pub(crate) whole_too: AtomicBool,
     /// Heads say no checksum; it is made when it is asked for.
     pub(crate) unsummed: AtomicBool,
-    /// The checksum is not made either.
+    /// Neither the checksum nor hashes are made.
     pub(crate) unprovable: AtomicBool,
+    /// Hashes are kept here instead of said, when set.
+    pub(crate) hold_proofs: AtomicBool,
+    pub(crate) held_proofs: Mutex<Vec<(u64, Range<u64>, TellProven)>>,
+    /// Hashes are said of fewer granules than were asked for, when set.
+    pub(crate) short_proofs: AtomicBool,
     /// Holders that were lost, as they were last said, and those of whom a reader said that they had sent something else.
     pub(crate) lost: Mutex<Vec<LostHolder>>,
     pub(crate) blamed: Mutex<Vec<LostHolder>>,
@@ -224,6 +231,9 @@ impl Twin {
             whole_too: AtomicBool::new(false),
             unsummed: AtomicBool::new(false),
             unprovable: AtomicBool::new(false),
+            hold_proofs: AtomicBool::new(false),
+            held_proofs: Mutex::default(),
+            short_proofs: AtomicBool::new(false),
             lost: Mutex::default(),
             blamed: Mutex::default(),
             left: Mutex::default(),
@@ -245,6 +255,16 @@ impl Twin {
     fn bytes(&self, id: u64) -> Vec<u8> {
         let block = self.tensors.lock()[&id].0.clone();
         block.chunk(0..block.len()).unwrap().to_vec()
+    }
+
+    /// Says the hashes that were kept, and all others from now on.
+    pub(crate) fn tell_proofs(&self) {
+        self.hold_proofs.store(false, Ordering::SeqCst);
+        let held = std::mem::take(&mut *self.held_proofs.lock());
+        for (id, granules, reply) in held {
+            let all = hashes::of_granules(&self.bytes(id));
+            reply(Ok(all[granules.start as usize..granules.end as usize].concat()));
+        }
     }
 
     /// Number of bytes of a tensor.
@@ -356,6 +376,18 @@ impl Serve for Twin {
                 reply(Ok(Found { crc32c: Some(sum), ..Found::default() }));
             }
         }
+    }
+    fn prove(&self, id: u64, granules: Range<u64>, reply: TellProven) {
+        if self.unprovable.load(Ordering::SeqCst) {
+            return reply(Err(Failure::new(Reason::LimitExceeded, "no worker is free")));
+        }
+        if self.hold_proofs.load(Ordering::SeqCst) {
+            return self.held_proofs.lock().push((id, granules, reply));
+        }
+        let all = hashes::of_granules(&self.bytes(id));
+        let end = granules.end as usize - usize::from(self.short_proofs.load(Ordering::SeqCst));
+        let asked = all.get(granules.start as usize..end);
+        reply(asked.map(<[_]>::concat).ok_or_else(|| Failure::new(Reason::InvalidArgument, "not so many")));
     }
     fn left(&self, from: &PeerKey, _: u64, holds: bool) {
         self.left.lock().push((from.name.clone(), holds));
@@ -601,7 +633,6 @@ impl One {
             deadline: Instant::now() + PATIENCE,
             transport: self.transport,
             growth: None,
-            blamed: Vec::new(),
         }
     }
 

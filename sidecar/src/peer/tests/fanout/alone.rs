@@ -31,9 +31,7 @@ fn helped(world: &World) -> (Growing, Pulling) {
     let growing = world.grows(0, 5);
     let pull = world.begin(1);
     until("some of it is here", || bytes_in(&world.readers[1]) == 5 * GRANULE);
-    until("it can be proven", || {
-        its_pull(world, |pull| pull.head.as_ref().unwrap().crc32c.or(pull.proof).is_some())
-    });
+    until("it can be proven", || its_pull(world, PullCall::is_provable));
     (growing, pull)
 }
 
@@ -43,9 +41,7 @@ fn stuck(world: &World, proxy: &Proxy, spares: &[usize]) -> Pulling {
     proxy.starve_after.store(3 * GRANULE as usize, Ordering::SeqCst);
     let pull = world.begin(1);
     until("some of it is here", || bytes_in(&world.readers[1]) > 0);
-    until("it can be proven", || {
-        its_pull(world, |pull| pull.head.as_ref().unwrap().crc32c.or(pull.proof).is_some())
-    });
+    until("it can be proven", || its_pull(world, PullCall::is_provable));
     pull
 }
 
@@ -127,7 +123,7 @@ fn what_the_owner_cannot_prove_comes_from_the_owner_and_from_nobody_else() {
     world.owner.twin.unprovable.store(true, Ordering::SeqCst);
     world.readers[2].twin.add(ID, sealed(&world.readers[2].arena, BYTES, 3), 1);
     *world.owner.twin.spares.lock() = vec![world.readers[2].key()];
-    let Ok(pulled) = world.told(1, Vec::new()) else { panic!("the owner's own bytes need no proof") };
+    let Ok(pulled) = world.told(1) else { panic!("the owner's own bytes need no proof") };
     assert_eq!((pulled.crc32c, pulled.paths.senders().are_others()), (None, false));
     drop(pulled);
 

@@ -29,6 +29,7 @@ use crate::peer::shared::Shared;
 
 pub(in crate::peer) mod bind;
 mod bound;
+mod claims;
 pub(in crate::peer) mod key;
 mod moved;
 mod opening;
@@ -56,8 +57,7 @@ pub(in crate::peer) use pool::Wanted;
 use quic::QuicConnection;
 pub(in crate::peer) use room::Room;
 use serve::Serving;
-use transfer::Landed;
-pub(in crate::peer) use transfer::{Reclaimed, Transfer};
+pub(in crate::peer) use transfer::{Forged, Landed, Reclaimed, Transfer};
 use wire::{LaneEnd, Wire};
 
 /// Bytes from which on a pull comes on lanes where large amounts have stood still.
@@ -263,6 +263,7 @@ impl Lanes {
                 self.cut(lane, LaneEnd::Altered(range.clone()));
                 return read::altered(shared, link, wanted, &range);
             }
+            Landed::Forged(forged) => return relay::forged(shared, forged),
         };
         shared.perform(effects);
     }

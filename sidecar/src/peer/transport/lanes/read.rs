@@ -145,7 +145,7 @@ impl Reader<'_> {
     /// A holder that is too slow for the deadline is let go while there is time for another one, if there is another one.
     fn keep_pace(&self, wanted: &Wanted) {
         let Wanted { transfer, asker, .. } = wanted;
-        let is_slow = |asker: &Arc<RelaySession>| asker.is_too_slow(transfer.missing(), transfer.deadline);
+        let is_slow = |asker: &Arc<RelaySession>| asker.is_too_slow(transfer.to_come(), transfer.deadline);
         if !transfer.is_over() && asker.as_ref().is_some_and(is_slow) {
             self.lose_for_another(wanted, HolderLost::Slow);
         }

@@ -17,11 +17,14 @@ use parking_lot::{Mutex, RwLock};
 use tensorlane_memory::{Landing, Part, Spread};
 use tensorlane_proto::PeerName;
 
-use super::pieces::Pieces;
+use super::claims::{Claims, Verdict};
+use super::pieces::{GRANULE, Pieces};
+use crate::hashes::Hash;
 use crate::peer::api::PeerKey;
 use crate::peer::calls::Finish;
 use crate::peer::partial::PartialTensor;
 use crate::peer::paths::{Senders, Travelled};
+use crate::peer::relay::RelaySession;
 
 /// Takes the landing of a transfer that was stopped.
 type Tell = Box<dyn FnOnce(Landing) + Send>;
@@ -84,6 +87,8 @@ struct State {
     ours: HashMap<u64, (Sum, Instant)>,
     /// Sums of the owner whose pieces are not here yet, likewise.
     theirs: HashMap<u64, Sum>,
+    /// Granules that others than the owner have sent, until they are proven.
+    claims: Claims<Arc<RelaySession>>,
 }
 
 /// Checksum of a piece.
@@ -117,11 +122,20 @@ pub(super) struct Brought {
     pub(super) crc32c: Option<u32>,
     /// The lane that brought it.
     pub(super) lane: u64,
+    /// Who sent it, if that is not the owner, and what its granules hash to.
+    pub(super) claim: Option<(Arc<RelaySession>, Vec<Hash>)>,
+}
+
+/// Granules that are not the owner's.
+pub(in crate::peer) struct Forged {
+    /// Who sent them.
+    pub(in crate::peer) by: Arc<RelaySession>,
+    pub(in crate::peer) granules: u64,
 }
 
 /// Outcome of a piece.
 #[must_use]
-pub(super) enum Landed {
+pub(in crate::peer) enum Landed {
     /// More is to come.
     More,
     /// Landed as the last one. All bytes are in the landing.
@@ -130,15 +144,24 @@ pub(super) enum Landed {
     Told(Finish),
     /// Piece that is not what the owner sent; the lane that brought it.
     Altered(Range<u64>, u64),
+    /// Bytes that are not the owner's. They come again.
+    Forged(Vec<Forged>),
 }
 
 impl State {
     /// Pieces without a sum that are asked for again. A sum that comes late all the same is that of the same bytes.
     fn ask_again(&mut self, which: impl Fn(Instant) -> bool) {
         for (offset, (sum, _)) in self.ours.extract_if(|_, (_, since)| which(*since)) {
-            self.pieces.give_back(&(offset..offset + sum.length));
+            let piece = offset..offset + sum.length;
+            self.claims.forget(granules(&piece));
+            self.pieces.give_back(&piece);
         }
     }
+}
+
+/// The granules that a piece is made of.
+fn granules(piece: &Range<u64>) -> Range<u64> {
+    piece.start / GRANULE..piece.end.div_ceil(GRANULE)
 }
 
 impl Transfer {
@@ -174,6 +197,7 @@ impl Transfer {
             epoch: 0,
             ours: HashMap::new(),
             theirs: HashMap::new(),
+            claims: Claims::default(),
         };
         let spread = RwLock::new(Some(spread));
         let transfer = Arc::new(Self {
@@ -239,11 +263,6 @@ impl Transfer {
         state.senders.sent(peer, bytes, holder);
     }
 
-    /// Returns whether others than the owner ever sent some of it.
-    pub(in crate::peer) fn has_from_others(&self) -> bool {
-        self.state.lock().senders.are_others()
-    }
-
     /// Sets whether it is to leave its lanes, which happens as soon as none of them writes: nothing more is asked
     /// for, or they would go on for ever. Or it stays after all.
     pub(super) fn leave(&self, leaves: bool) {
@@ -270,6 +289,48 @@ impl Transfer {
     /// Bytes that are not here.
     pub(in crate::peer) fn missing(&self) -> u64 {
         self.state.lock().pieces.missing()
+    }
+
+    /// Bytes that have not come, or were wrong.
+    pub(super) fn to_come(&self) -> u64 {
+        let state = self.state.lock();
+        state.pieces.missing().saturating_sub(state.claims.waiting() * GRANULE)
+    }
+
+    /// The granules whose hashes the owner is to say next; none where it has said all that are wanted.
+    pub(in crate::peer) fn to_be_said(&self) -> Option<Range<u64>> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.over {
+            return None;
+        }
+        state.claims.next(state.pieces.prefix() / GRANULE, state.pieces.all().div_ceil(GRANULE))
+    }
+
+    /// Returns whether all that is not here can be proven without another word of the owner.
+    pub(in crate::peer) fn is_provable(&self) -> bool {
+        let state = self.state.lock();
+        state.claims.are_all_said(state.pieces.all().div_ceil(GRANULE))
+    }
+
+    /// The owner says what the granules hash to that were to be said next.
+    pub(in crate::peer) fn said(&self, hashes: &[u8]) -> Landed {
+        self.judge_again(|claims| claims.say(hashes))
+    }
+
+    /// The owner will not say what granules hash to: what others sent of them is worth nothing.
+    pub(in crate::peer) fn refused(&self) -> Landed {
+        self.judge_again(Claims::refuse)
+    }
+
+    fn judge_again(&self, which: impl FnOnce(&mut Claims<Arc<RelaySession>>) -> Vec<u64>) -> Landed {
+        let landed = {
+            let mut state = self.state.lock();
+            let all = which(&mut state.claims);
+            if state.over { Landed::More } else { self.judge(&mut state, all.into_iter()) }
+        };
+        self.stir();
+        landed
     }
 
     /// Bytes that are here, of all.
@@ -323,7 +384,9 @@ impl Transfer {
 
     /// A piece that came is not what was sent: it is asked for again.
     pub(super) fn discard(&self, piece: &Range<u64>) {
-        self.state.lock().pieces.give_back(piece);
+        let mut state = self.state.lock();
+        state.claims.forget(granules(piece));
+        state.pieces.give_back(piece);
     }
 
     /// A piece is here.
@@ -334,19 +397,24 @@ impl Transfer {
     }
 
     fn take(&self, brought: Brought) -> Landed {
-        let Brought { part, reserved: Reserved { range: piece, epoch }, crc32c, lane } = brought;
+        let Brought { part, reserved: Reserved { range: piece, epoch }, crc32c, lane, claim } = brought;
         drop(part);
         let mut state = self.state.lock();
         state.out -= 1;
         if state.over {
             return self.told(&mut state).map_or(Landed::More, Landed::Told);
         }
-        let Some(crc32c) = crc32c else { return self.land(&mut state, &piece) };
-        if epoch != state.epoch {
+        if crc32c.is_some() && epoch != state.epoch {
             // Its sum was said on a connection that is no more.
             state.pieces.give_back(&piece);
             return Landed::More;
         }
+        if let Some((by, hashes)) = claim {
+            for (granule, hash) in granules(&piece).zip(hashes) {
+                state.claims.came(granule, hash, Arc::clone(&by));
+            }
+        }
+        let Some(crc32c) = crc32c else { return self.land(&mut state, &piece) };
         let ours = Sum { length: piece.end - piece.start, crc32c, lane };
         match state.theirs.remove(&piece.start).filter(|theirs| theirs.length == ours.length) {
             Some(theirs) if theirs.crc32c == crc32c => self.land(&mut state, &piece),
@@ -436,11 +504,36 @@ impl Transfer {
     }
 
     fn land(&self, state: &mut State, piece: &Range<u64>) -> Landed {
-        if let Some(spread) = self.spread.read().as_ref() {
-            // Its part was given back, and it is nobody's before it is released.
-            let _ = spread.complete(piece.clone());
+        self.judge(state, granules(piece))
+    }
+
+    /// Granules are here, and nobody writes them: those that are the owner's have landed, and those that are not come again.
+    fn judge(&self, state: &mut State, all: impl Iterator<Item = u64>) -> Landed {
+        let mut forged: Vec<Forged> = Vec::new();
+        for granule in all {
+            let range = granule * GRANULE..((granule + 1) * GRANULE).min(state.pieces.all());
+            match state.claims.judge(granule) {
+                Verdict::Proven => {
+                    if let Some(spread) = self.spread.read().as_ref() {
+                        // Its part was given back, and it is nobody's before it is released.
+                        let _ = spread.complete(range.clone());
+                    }
+                    state.pieces.land(&range);
+                }
+                Verdict::Waits => {}
+                Verdict::Worthless => state.pieces.give_back(&range),
+                Verdict::Forged(by) => {
+                    state.pieces.give_back(&range);
+                    match forged.iter_mut().find(|forged| Arc::ptr_eq(&forged.by, &by)) {
+                        Some(forged) => forged.granules += 1,
+                        None => forged.push(Forged { by, granules: 1 }),
+                    }
+                }
+            }
         }
-        state.pieces.land(piece);
+        if !forged.is_empty() {
+            return Landed::Forged(forged);
+        }
         if !state.pieces.is_whole() {
             return Landed::More;
         }
@@ -477,7 +570,10 @@ impl Transfer {
         let range = reserved.range();
         let mut part = self.begin(&reserved).unwrap();
         part.bytes_mut().copy_from_slice(&tensor[range.start as usize..range.end as usize]);
-        matches!(self.landed(Brought { part, reserved, crc32c: None, lane: 0 }), Landed::Whole(_))
+        matches!(
+            self.landed(Brought { part, reserved, crc32c: None, lane: 0, claim: None }),
+            Landed::Whole(_)
+        )
     }
 
     /// Brings the next granule, as a plain lane would whose sum is still on its way.
@@ -485,7 +581,10 @@ impl Transfer {
     pub(in crate::peer) fn write_unsummed_for_test(&self) {
         let reserved = self.reserve(1).unwrap();
         let part = self.begin(&reserved).unwrap();
-        assert!(matches!(self.landed(Brought { part, reserved, crc32c: Some(1), lane: 0 }), Landed::More));
+        assert!(matches!(
+            self.landed(Brought { part, reserved, crc32c: Some(1), lane: 0, claim: None }),
+            Landed::More
+        ));
     }
 
     /// Brings so many granules of one byte, as a lane would.
@@ -494,7 +593,7 @@ impl Transfer {
         let reserved = self.reserve(granules).unwrap();
         let mut part = self.begin(&reserved).unwrap();
         part.bytes_mut().fill(byte);
-        match self.landed(Brought { part, reserved, crc32c: None, lane: 0 }) {
+        match self.landed(Brought { part, reserved, crc32c: None, lane: 0, claim: None }) {
             Landed::Whole(landing) => Some(landing),
             _ => None,
         }

@@ -17,6 +17,7 @@ use tensorlane_proto::wire;
 use super::moved::LastMoved;
 use super::pool::{Piece, Wanted};
 use super::transfer::{Brought, Reserved};
+use crate::hashes;
 use crate::peer::calls::Finish;
 use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink, decode};
 use crate::peer::record::RecordError;
@@ -230,10 +231,12 @@ impl Answer {
         self.done
     }
 
-    /// Returns what came on a lane, if it is wanted.
+    /// Returns what came on a lane, if it is wanted. What did not come from the owner is hashed.
     pub(super) fn into_brought(self, lane: u64) -> Option<Brought> {
-        let Self { part, reserved, crc32c, .. } = self;
-        part.map(|part| Brought { part, reserved, crc32c, lane })
+        let Self { part, reserved, crc32c, wanted, .. } = self;
+        let mut part = part?;
+        let claim = wanted.asker.map(|asker| (asker, hashes::of_granules(part.bytes_mut())));
+        Some(Brought { part, reserved, crc32c, lane, claim })
     }
 
     /// Gives back a piece that does not come whole: whoever wants its bytes asks again. What is returned is to be done.
