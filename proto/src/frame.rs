@@ -54,8 +54,8 @@ pub const EXCHANGE_SINCE: u32 = 2;
 /// since 6 maps are asked for at the node's socket, from 7 to 10 small tensors were asked for on QUIC, too, since 8 channels are read and
 /// there are calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched,
 /// since 11 mutable sets have snapshots, and a peer is told that it was evicted from a channel,
-/// and which GPUs the other one reaches.
-pub const PEER_VERSION: u32 = 11;
+/// and which GPUs the other one reaches, since 12 attachments to channels are resumed on another connection.
+pub const PEER_VERSION: u32 = 12;
 /// The first version of the peer protocol that has [`PeerKind::Redeem`] and [`PeerKind::Watch`].
 pub const QUESTIONS_SINCE: u32 = 10;
 /// Version of the peer protocol since which peers tell the GPUs that they reach, and lend memory of them on a node.
