@@ -54,7 +54,8 @@ pub const EXCHANGE_SINCE: u32 = 2;
 /// since 6 maps are asked for at the node's socket, from 7 to 10 small tensors were asked for on QUIC, too, since 8 channels are read and
 /// there are calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched,
 /// since 11 mutable sets have snapshots, and a peer is told that it was evicted from a channel,
-/// and which GPUs the other one reaches, since 12 owners say what the bytes of a tensor hash to, granule by granule.
+/// and which GPUs the other one reaches, since 12 owners say what the bytes of a tensor hash to, granule by granule, and attachments to
+/// channels are resumed on another connection.
 pub const PEER_VERSION: u32 = 12;
 /// The first version of the peer protocol that has [`PeerKind::Proofs`].
 pub const PROOFS_SINCE: u32 = 12;

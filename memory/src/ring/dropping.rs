@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use super::holds::{self, Fence};
-use super::reader::{Inner, damaged, end_of};
+use super::reader::{Inner, Mark, damaged, end_of};
 use super::region::Shared;
 use super::shape::{HOLDS, RingShape, cursor, entry, ring};
 use super::writer::{List, Reader};
@@ -57,6 +57,15 @@ impl Progress {
     /// Progress of a reader that begins with a sequence.
     pub(super) fn from(sequence: u64) -> Self {
         Self { position: 0, sequence, dropped: 0, behind_gap: None }
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { next: self.sequence, dropped: self.dropped }
+    }
+
+    /// Looks once more for what comes from a place on.
+    pub(super) fn go_back(&mut self, mark: Mark) {
+        *self = Self { dropped: mark.dropped, ..Self::from(mark.next) };
     }
 }
 
@@ -176,9 +185,11 @@ impl RingReader {
         let sequence = message.sequence;
         let gap = self.miss(sequence);
         self.progress.sequence = sequence + 1;
-        self.inner.cursor.store64(cursor::NEXT, sequence + 1);
-        if self.inner.shape.evicts() {
-            self.inner.tell_writer();
+        if !self.inner.acknowledges {
+            self.inner.cursor.store64(cursor::NEXT, sequence + 1);
+            if self.inner.shape.evicts() {
+                self.inner.tell_writer();
+            }
         }
         match gap {
             Some(gap) => {
@@ -198,7 +209,9 @@ impl RingReader {
         self.progress.sequence = next;
         self.progress.dropped = self.progress.dropped.saturating_add(dropped);
         self.inner.cursor.store64(cursor::DROPPED, self.progress.dropped);
-        self.inner.cursor.store64(cursor::NEXT, next);
+        if !self.inner.acknowledges {
+            self.inner.cursor.store64(cursor::NEXT, next);
+        }
         Some(Read::Gap { dropped, next })
     }
 }

@@ -31,7 +31,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use self::reader::{Message, Read, ReadError, RingCloser, RingReader};
+pub use self::reader::{Mark, Message, Read, ReadError, RingCloser, RingReader};
 use self::region::Own;
 pub use self::shape::{CURSOR_BYTES, HOLDS, LAYOUT_BYTES, RingShape, ShapeError};
 use self::shape::{cursor, ring};

@@ -80,6 +80,15 @@ pub struct RingReader {
 #[derive(Debug, Clone)]
 pub struct RingCloser(Weak<Inner>);
 
+/// Place to which a reader that acknowledges may go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Next sequence to read.
+    pub next: u64,
+    /// Messages that it was told of as dropped.
+    pub(super) dropped: u64,
+}
+
 /// A message. Its bytes stay as they are until it is dropped; then its place is given back.
 pub struct Message {
     pub(super) inner: Arc<Inner>,
@@ -96,6 +105,8 @@ pub(super) struct Inner {
     pub(super) cursor: Own,
     pub(super) shape: RingShape,
     pub(super) hold: u32,
+    /// The cursor says what was acknowledged, and not what was read.
+    pub(super) acknowledges: bool,
     closed: AtomicBool,
     held: Mutex<Held>,
     /// Holds in a ring that drops.
@@ -148,6 +159,17 @@ impl RingReader {
         Self::over(ring, Own::of_block(cursor, CURSOR_BYTES)?, shape, first, 1)
     }
 
+    /// Makes a new reader one that may go back to messages that it has not acknowledged. Until then a writer that waits for readers
+    /// leaves them where they are; one that drops waits for nobody.
+    #[must_use]
+    pub fn acknowledging(mut self) -> Self {
+        // Nothing else has it yet.
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.acknowledges = true;
+        }
+        self
+    }
+
     fn over(ring: Shared, cursor: Own, shape: RingShape, first: u64, hold: u32) -> Result<Self, RingError> {
         let header = ring.load64(ring::MAGIC) == shape::MAGIC
             && ring.load32(ring::VERSION) == shape.version()
@@ -160,7 +182,7 @@ impl RingReader {
         let given = vec![false; shape.slots() as usize];
         let held = Mutex::new(Held { next: first, taken: first, count: 0, given });
         let (closed, holds) = (AtomicBool::new(false), Mutex::default());
-        let inner = Inner { ring, cursor, shape, hold, closed, held, holds };
+        let inner = Inner { ring, cursor, shape, hold, acknowledges: false, closed, held, holds };
         inner.cursor.store64(cursor::NEXT, first);
         Ok(Self { inner: Arc::new(inner), layout: (0, Arc::from([])), progress: Progress::from(first) })
     }
@@ -197,6 +219,21 @@ impl RingReader {
             }
             inner.sleep(events, taken, deadline, stop)?;
         }
+    }
+
+    /// Returns the place after the last message that was read.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        match self.inner.shape.tells_holds() {
+            true => self.progress.mark(),
+            false => Mark { next: self.inner.held.lock().taken, dropped: 0 },
+        }
+    }
+
+    /// Goes back to a place that is not below what was acknowledged, while no message is held.
+    pub fn go_back(&mut self, mark: Mark) {
+        self.progress.go_back(mark);
+        self.inner.held.lock().taken = mark.next;
     }
 
     /// Returns a handle that closes the reader from another thread.
@@ -249,6 +286,20 @@ impl RingCloser {
     pub fn close(&self) {
         if let Some(inner) = self.0.upgrade() {
             inner.closed.store(true, Ordering::Release);
+            inner.ring.wake(ring::EVENTS);
+        }
+    }
+
+    /// Acknowledges all below a sequence, of a reader that does so: its writer waits for that no longer.
+    pub fn acknowledge(&self, next: u64) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.acknowledge(next);
+        }
+    }
+
+    /// Wakes a read that sleeps, which asks whether it is to stop.
+    pub fn wake(&self) {
+        if let Some(inner) = self.0.upgrade() {
             inner.ring.wake(ring::EVENTS);
         }
     }
@@ -333,6 +384,10 @@ impl Inner {
     /// A message is not needed any more.
     fn give_back(&self, sequence: u64) {
         let mut held = self.held.lock();
+        if self.acknowledges {
+            held.count -= 1;
+            return;
+        }
         let slots = held.given.len() as u64;
         held.given[(sequence % slots) as usize] = true;
         held.count -= 1;
@@ -350,6 +405,19 @@ impl Inner {
         }
         // Under the lock: a later give-back must not be stored before an earlier one.
         self.cursor.store64(cursor::NEXT, held.next);
+        drop(held);
+        self.tell_writer();
+    }
+
+    /// All below a sequence was read.
+    fn acknowledge(&self, next: u64) {
+        let mut held = self.held.lock();
+        if !self.acknowledges || next <= held.next {
+            return;
+        }
+        // Under the lock: a later word must not be stored before an earlier one.
+        held.next = next;
+        self.cursor.store64(cursor::NEXT, next);
         drop(held);
         self.tell_writer();
     }

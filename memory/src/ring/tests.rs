@@ -14,6 +14,7 @@ use super::*;
 use crate::segment::{Fallocate, Sealed, Unsealed};
 use crate::testing::until;
 
+mod acknowledging;
 mod dropping;
 mod evicting;
 

@@ -885,6 +885,9 @@ pub struct ChannelStatus {
     /// Other peers that may read it; absent: every peer of the exchange.
     #[prost(message, optional, tag = "9")]
     pub allowed: ::core::option::Option<PeerPatterns>,
+    /// Set while the connection to the peer that has the channel is lost, and may come back.
+    #[prost(bool, tag = "10")]
+    pub away: bool,
 }
 /// One reader, as it is at this moment.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -910,6 +913,9 @@ pub struct ChannelReaderStatus {
     /// Set if it was evicted, and has not let go of its messages yet.
     #[prost(bool, tag = "7")]
     pub evicted: bool,
+    /// Set of another peer while the connection to it is lost, and may come back.
+    #[prost(bool, tag = "8")]
+    pub away: bool,
 }
 /// Channels in the order of their names.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -990,11 +996,18 @@ pub struct ChannelWriteMessage {
 /// Says that no message comes any more: readers drain what is there, and are told that the writer has finished.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChannelFinish {}
+/// Evicts a reader of a channel whose shape says `evicts`. It is told, and waited for no longer. One that has gone is nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelEvict {
+    /// Its number: in `blocked`, in the details of BLOCKED_BY, and in ChannelStatus.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+}
 /// One message of a ChannelWrite stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ChannelWriteRequest {
     /// Step of the writer.
-    #[prost(oneof = "channel_write_request::Step", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "channel_write_request::Step", tags = "1, 2, 3, 4, 5")]
     pub step: ::core::option::Option<channel_write_request::Step>,
 }
 /// Nested message and enum types in `ChannelWriteRequest`.
@@ -1014,6 +1027,9 @@ pub mod channel_write_request {
         /// The end.
         #[prost(message, tag = "4")]
         Finish(super::ChannelFinish),
+        /// A reader is waited for no longer. Not in the middle of a message.
+        #[prost(message, tag = "5")]
+        Evict(super::ChannelEvict),
     }
 }
 /// The channel is there, and readers may attach.
@@ -1126,6 +1142,9 @@ pub struct ChannelReadRequest {
     /// Name of the reader for those who look at the channel, at most 64 bytes; empty for the user agent.
     #[prost(string, tag = "6")]
     pub client: ::prost::alloc::string::String,
+    /// Goes on with the next channel of the name when this one has ended, which `epoch` says. No `end` comes then.
+    #[prost(bool, tag = "7")]
+    pub follow: bool,
 }
 /// The reader is attached: its writer knows of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1177,11 +1196,21 @@ pub struct ChannelEnd {
     #[prost(enumeration = "ChannelOutcome", tag = "1")]
     pub outcome: i32,
 }
+/// Another channel of the name goes on where the one before ended, for a reader that follows. Its sequences begin anew.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelEpoch {
+    /// How the one before ended.
+    #[prost(enumeration = "ChannelOutcome", tag = "1")]
+    pub outcome: i32,
+    /// The channel that goes on, from the oldest message that is there.
+    #[prost(message, optional, tag = "2")]
+    pub attached: ::core::option::Option<ChannelAttached>,
+}
 /// One answer of a ChannelRead stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ChannelReadResponse {
     /// Event of the reader.
-    #[prost(oneof = "channel_read_response::Event", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "channel_read_response::Event", tags = "1, 2, 3, 4, 5, 6")]
     pub event: ::core::option::Option<channel_read_response::Event>,
 }
 /// Nested message and enum types in `ChannelReadResponse`.
@@ -1204,6 +1233,9 @@ pub mod channel_read_response {
         /// The last answer.
         #[prost(message, tag = "5")]
         End(super::ChannelEnd),
+        /// Another channel goes on, where the reader follows.
+        #[prost(message, tag = "6")]
+        Epoch(super::ChannelEpoch),
     }
 }
 /// Fate of a message whose reader is slow.
@@ -5800,7 +5832,7 @@ pub struct Sum {
     pub crc32c: u32,
 }
 /// Since version 8: attaches the asking peer to a channel as one reader. Its own readers share what comes. Its call numbers all
-/// frames of the attachment, on this connection alone: the attachment ends with it.
+/// frames of the attachment on this connection. The attachment ends with it, unless both ends can resume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerChannelAttach {
     /// Name of the channel.
@@ -5818,6 +5850,23 @@ pub struct PeerChannelAttach {
     /// Set if the asking peer knows channels that drop messages. Without it only channels that block can be attached to.
     #[prost(bool, tag = "5")]
     pub takes_gaps: bool,
+    /// Set if the asking peer can resume an attachment on another connection. Since version 12.
+    #[prost(bool, tag = "6")]
+    pub resumes: bool,
+    /// Present where an attachment goes on that was on a connection before, in the same lives of both peers. Of the rest only the name
+    /// counts then. Since version 12.
+    #[prost(message, optional, tag = "7")]
+    pub resume: ::core::option::Option<PeerChannelResume>,
+}
+/// Attachment that goes on, and what came of it. A message of which not all bytes came is sent again, with its layout.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerChannelResume {
+    /// Number of the attachment, as its owner said.
+    #[prost(fixed64, tag = "1")]
+    pub attachment: u64,
+    /// Sequence after the last message that came whole. Messages, layouts and bytes are counted from there on.
+    #[prost(fixed64, tag = "2")]
+    pub next: u64,
 }
 /// The peer is attached: the writer knows of it. No message comes before the first credit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5837,6 +5886,9 @@ pub struct PeerChannelAttached {
     /// Number that tells this channel from others that had its name.
     #[prost(fixed64, tag = "5")]
     pub epoch: u64,
+    /// Number by which the attachment is resumed on another connection; 0 where it ends with this one.
+    #[prost(fixed64, tag = "6")]
+    pub attachment: u64,
 }
 /// A message of a channel, or a piece of one. Pieces come in order, without gaps. No reply.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5870,8 +5922,12 @@ pub struct PeerChannelCredit {
     /// Bytes that have landed, of all messages together. At most 4 MiB more may be on their way.
     #[prost(fixed64, tag = "2")]
     pub landed: u64,
+    /// Sequence after the last message that came whole, of an attachment that can be resumed. The owner keeps what is not below it.
+    #[prost(fixed64, tag = "3")]
+    pub received: u64,
 }
-/// Ends an attachment, from either side. After it nothing more of it is sent by that side. No reply.
+/// Ends an attachment, from either side. After it nothing more of it is sent by that side. No reply; but the reading peer answers the
+/// owner's with LEFT where the attachment can be resumed: until then it may be asked for again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerChannelEnd {
     /// Why.

@@ -166,7 +166,7 @@ class ChannelStatRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ...) -> None: ...
 
 class ChannelStatus(_message.Message):
-    __slots__ = ("spec", "writer", "written", "finished", "readers", "bytes", "peer", "route", "allowed")
+    __slots__ = ("spec", "writer", "written", "finished", "readers", "bytes", "peer", "route", "allowed", "away")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +176,7 @@ class ChannelStatus(_message.Message):
     PEER_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
     spec: ChannelSpec
     writer: str
     written: int
@@ -185,10 +186,11 @@ class ChannelStatus(_message.Message):
     peer: str
     route: str
     allowed: _tensor_pb2.PeerPatterns
-    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., writer: _Optional[str] = ..., written: _Optional[int] = ..., finished: bool = ..., readers: _Optional[_Iterable[_Union[ChannelReaderStatus, _Mapping]]] = ..., bytes: _Optional[int] = ..., peer: _Optional[str] = ..., route: _Optional[str] = ..., allowed: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ...) -> None: ...
+    away: bool
+    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., writer: _Optional[str] = ..., written: _Optional[int] = ..., finished: bool = ..., readers: _Optional[_Iterable[_Union[ChannelReaderStatus, _Mapping]]] = ..., bytes: _Optional[int] = ..., peer: _Optional[str] = ..., route: _Optional[str] = ..., allowed: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ..., away: bool = ...) -> None: ...
 
 class ChannelReaderStatus(_message.Message):
-    __slots__ = ("reader", "client", "next", "waits", "route", "dropped", "evicted")
+    __slots__ = ("reader", "client", "next", "waits", "route", "dropped", "evicted", "away")
     READER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +198,7 @@ class ChannelReaderStatus(_message.Message):
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
     reader: int
     client: str
     next: int
@@ -203,7 +206,8 @@ class ChannelReaderStatus(_message.Message):
     route: str
     dropped: int
     evicted: bool
-    def __init__(self, reader: _Optional[int] = ..., client: _Optional[str] = ..., next: _Optional[int] = ..., waits: bool = ..., route: _Optional[str] = ..., dropped: _Optional[int] = ..., evicted: bool = ...) -> None: ...
+    away: bool
+    def __init__(self, reader: _Optional[int] = ..., client: _Optional[str] = ..., next: _Optional[int] = ..., waits: bool = ..., route: _Optional[str] = ..., dropped: _Optional[int] = ..., evicted: bool = ..., away: bool = ...) -> None: ...
 
 class ChannelStatResponse(_message.Message):
     __slots__ = ("channels",)
@@ -265,17 +269,25 @@ class ChannelFinish(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ChannelEvict(_message.Message):
+    __slots__ = ("reader",)
+    READER_FIELD_NUMBER: _ClassVar[int]
+    reader: int
+    def __init__(self, reader: _Optional[int] = ...) -> None: ...
+
 class ChannelWriteRequest(_message.Message):
-    __slots__ = ("open", "message", "chunk", "finish")
+    __slots__ = ("open", "message", "chunk", "finish", "evict")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
     open: ChannelOpen
     message: ChannelWriteMessage
     chunk: ChannelChunk
     finish: ChannelFinish
-    def __init__(self, open: _Optional[_Union[ChannelOpen, _Mapping]] = ..., message: _Optional[_Union[ChannelWriteMessage, _Mapping]] = ..., chunk: _Optional[_Union[ChannelChunk, _Mapping]] = ..., finish: _Optional[_Union[ChannelFinish, _Mapping]] = ...) -> None: ...
+    evict: ChannelEvict
+    def __init__(self, open: _Optional[_Union[ChannelOpen, _Mapping]] = ..., message: _Optional[_Union[ChannelWriteMessage, _Mapping]] = ..., chunk: _Optional[_Union[ChannelChunk, _Mapping]] = ..., finish: _Optional[_Union[ChannelFinish, _Mapping]] = ..., evict: _Optional[_Union[ChannelEvict, _Mapping]] = ...) -> None: ...
 
 class ChannelOpened(_message.Message):
     __slots__ = ("spec",)
@@ -338,19 +350,21 @@ class ChannelWriteResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[ChannelOpened, _Mapping]] = ..., written: _Optional[_Union[ChannelWritten, _Mapping]] = ..., refused: _Optional[_Union[ChannelRefused, _Mapping]] = ..., blocked: _Optional[_Union[ChannelBlocked, _Mapping]] = ..., finished: _Optional[_Union[ChannelFinished, _Mapping]] = ...) -> None: ...
 
 class ChannelReadRequest(_message.Message):
-    __slots__ = ("name", "peer", "wait_ms", "deadline_ms", "client")
+    __slots__ = ("name", "peer", "wait_ms", "deadline_ms", "client", "follow")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
     name: str
     peer: str
     wait_ms: int
     deadline_ms: int
     client: str
-    def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., wait_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ..., **kwargs) -> None: ...
+    follow: bool
+    def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., wait_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., client: _Optional[str] = ..., follow: bool = ..., **kwargs) -> None: ...
 
 class ChannelAttached(_message.Message):
     __slots__ = ("spec", "first", "missed", "writer", "route", "peer")
@@ -390,16 +404,26 @@ class ChannelEnd(_message.Message):
     outcome: ChannelOutcome
     def __init__(self, outcome: _Optional[_Union[ChannelOutcome, str]] = ...) -> None: ...
 
+class ChannelEpoch(_message.Message):
+    __slots__ = ("outcome", "attached")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    outcome: ChannelOutcome
+    attached: ChannelAttached
+    def __init__(self, outcome: _Optional[_Union[ChannelOutcome, str]] = ..., attached: _Optional[_Union[ChannelAttached, _Mapping]] = ...) -> None: ...
+
 class ChannelReadResponse(_message.Message):
-    __slots__ = ("attached", "message", "chunk", "gap", "end")
+    __slots__ = ("attached", "message", "chunk", "gap", "end", "epoch")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     attached: ChannelAttached
     message: ChannelMessage
     chunk: ChannelChunk
     gap: ChannelGap
     end: ChannelEnd
-    def __init__(self, attached: _Optional[_Union[ChannelAttached, _Mapping]] = ..., message: _Optional[_Union[ChannelMessage, _Mapping]] = ..., chunk: _Optional[_Union[ChannelChunk, _Mapping]] = ..., gap: _Optional[_Union[ChannelGap, _Mapping]] = ..., end: _Optional[_Union[ChannelEnd, _Mapping]] = ...) -> None: ...
+    epoch: ChannelEpoch
+    def __init__(self, attached: _Optional[_Union[ChannelAttached, _Mapping]] = ..., message: _Optional[_Union[ChannelMessage, _Mapping]] = ..., chunk: _Optional[_Union[ChannelChunk, _Mapping]] = ..., gap: _Optional[_Union[ChannelGap, _Mapping]] = ..., end: _Optional[_Union[ChannelEnd, _Mapping]] = ..., epoch: _Optional[_Union[ChannelEpoch, _Mapping]] = ...) -> None: ...

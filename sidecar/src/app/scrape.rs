@@ -108,6 +108,7 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.channels.readers.set(i64::try_from(channels.readers).unwrap_or(i64::MAX));
     catch_up(&metrics.channels.messages, channels.written);
     catch_up(&metrics.channels.evicted, channels.evicted);
+    catch_up(&metrics.channels.resumed, channels.resumed);
     for policy in Policy::ALL.into_iter().filter(|policy| policy.drops()) {
         catch_up(metrics.channels.dropped.at((policy,)), channels.dropped[policy as usize]);
     }

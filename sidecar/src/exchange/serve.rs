@@ -210,6 +210,10 @@ impl Serve for Exchange {
         self.pipes_of_peer_over(from);
     }
 
+    fn stopping(&self) {
+        self.channels_stop();
+    }
+
     fn peer_lost(&self, peer: &PeerKey) {
         self.sources.away(peer, true);
         // Also without leases: what it asked for last may be on its way to one.
@@ -231,6 +235,7 @@ impl Serve for Exchange {
 
     fn peer_over(&self, old: &PeerKey) {
         self.sources.gone(old);
+        self.channels_of_peer_over(old);
         let slot = self.slots.lock().known.remove(old);
         if let Some(slot) = slot {
             self.store.peer_gone(slot);

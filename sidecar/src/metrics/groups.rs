@@ -95,6 +95,8 @@ pub struct Channels {
     pub dropped: Counters<(Policy,)>,
     /// Readers that were evicted.
     pub evicted: IntCounter,
+    /// Attachments between peers that went on after a connection was lost.
+    pub resumed: IntCounter,
 }
 
 /// Metrics of pipes.
@@ -455,6 +457,10 @@ impl Channels {
             evicted: make.counter(
                 "channel_evicted_readers_total",
                 "Readers that writers of this peer have evicted; another peer that reads is one. Not counted: readers that a policy drops messages of.",
+            )?,
+            resumed: make.counter(
+                "channel_resumed_attachments_total",
+                "Attachments to channels between this peer and another one, of either, that went on after the connection was lost. Not counted: those that ended since it did not come back in time.",
             )?,
         })
     }

@@ -201,7 +201,7 @@ pub(super) struct Call {
     pub(super) expected: Option<Incarnation>,
     /// The connection that it is on.
     pub(super) sent_on: Option<u64>,
-    /// Set if it was on a connection at some time, so the owner may hold a lease for it.
+    /// Set if it was on a connection at some time, so the owner may hold a lease for it; or if what it goes on with was.
     pub(super) sent_before: bool,
     /// The caller has its outcome; we wait for the owner's last frame only.
     pub(super) withdrawn: bool,
@@ -209,8 +209,16 @@ pub(super) struct Call {
     pub(super) attempt: u64,
 }
 
+impl Kind {
+    /// Returns whether it goes on with what was on a connection before, for which the other end waits.
+    fn is_resumed(&self) -> bool {
+        matches!(self, Self::Channel { message, .. } if message.resume.is_some())
+    }
+}
+
 impl Call {
     pub(super) fn new(kind: Kind, deadline: Instant, number: u64, expected: Option<Incarnation>) -> Self {
+        let sent_before = kind.is_resumed();
         Self {
             number,
             kind,
@@ -218,7 +226,7 @@ impl Call {
             deadline,
             expected,
             sent_on: None,
-            sent_before: false,
+            sent_before,
             withdrawn: false,
             attempt: 0,
         }

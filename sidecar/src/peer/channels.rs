@@ -3,11 +3,14 @@
 //! ```text
 //!   owner: ChannelSource                        control connection                 reader: ChannelSink
 //!     pump, a thread ── ChannelMessage ... ────────────────────────────────────────────> message
-//!     credit <────────────────────────────────────── ChannelCredit {next, landed} ── what it has room for
-//!     ended  <────────────────────── ChannelEnd, or the end of the connection ────────────────> ended
+//!     credit <───────────────────────────── ChannelCredit {next, landed, received} ── what it has room for, and has
+//!     ended  <──────────────────────────────────── ChannelEnd ────────────────────────────────> ended
+//!     lost   <───────────────────────────── the connection has ended ─────────────────────────> lost
+//!     resumed <── ChannelAttach {resume}, on another connection ── Peers::resume_channel
 //! ```
-//! An attachment is known by the call that asked for it, and ends with its connection. What comes of one that has ended on this
-//! side is nothing: the other side did not know yet. What a peer may not say ends the connection.
+//! An attachment is known by the call that asked for it on a connection. With that it ends, or goes on by another call on another
+//! one. What comes of one that has ended on this side is nothing: the other side did not know yet. What a peer may not say ends the
+//! connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -25,6 +28,7 @@ use tensorlane_proto::frame::{
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, PeerName, Reason};
 
+use super::api::PeerKey;
 use super::calls::Kind;
 use super::link::{Ended, Link};
 use super::outbox::Pieces;
@@ -50,8 +54,22 @@ pub trait ChannelSource: Send + Sync {
     fn credit(&self, credit: &v1::PeerChannelCredit) -> Result<(), Misuse>;
     /// The peer reads no more. Must not block; again is nothing.
     fn ended(&self);
-    /// Sends what there is until the end, on a thread of its own.
+    /// The connection is lost. Must not block; again is nothing.
+    fn lost(&self);
+    /// It goes on, on this connection. Must not block.
+    fn resumed(&self, line: ChannelLine);
+    /// Sends what there is until the end, on a thread of its own, and says that its last line is over.
     fn pump(&self, line: &ChannelLine);
+}
+
+/// A channel of ours to which a peer is attached.
+pub struct AttachedHere {
+    /// Answer to it.
+    pub message: v1::PeerChannelAttached,
+    /// What it reads.
+    pub source: Arc<dyn ChannelSource>,
+    /// Set if that goes on, and has a thread.
+    pub resumed: bool,
 }
 
 /// A channel of a peer that is read here. Nothing of it may block.
@@ -61,8 +79,10 @@ pub trait ChannelSink: Send + Sync {
     /// # Errors
     /// It is not what may come.
     fn message(&self, message: &v1::PeerChannelMessage) -> Result<(), Misuse>;
-    /// Nothing more comes: why, or none where the connection is lost.
-    fn ended(&self, end: Option<v1::PeerChannelEnd>);
+    /// Nothing more comes.
+    fn ended(&self, end: v1::PeerChannelEnd);
+    /// The connection is lost.
+    fn lost(&self);
 }
 
 /// End of an attachment.
@@ -91,8 +111,7 @@ pub struct AttachedThere {
 /// Takes the outcome of an attach. Runs on a reader thread: must not block.
 pub(super) type AttachDone = Box<dyn FnOnce(Result<AttachedThere, Failure>) + Send>;
 /// Takes our answer to an attach.
-pub type TellAttached =
-    Box<dyn FnOnce(Result<(v1::PeerChannelAttached, Arc<dyn ChannelSource>), Failure>) + Send>;
+pub type TellAttached = Box<dyn FnOnce(Result<AttachedHere, Failure>) + Send>;
 
 /// A sink, or what came before it was there.
 enum Sink {
@@ -123,10 +142,29 @@ impl Attachments {
             inner.over = true;
             (std::mem::take(&mut inner.sources), std::mem::take(&mut inner.sinks))
         };
-        sources.into_values().for_each(|source| source.ended());
+        sources.into_values().for_each(|source| source.lost());
         for sink in sinks.into_values() {
             if let Sink::There(sink) = sink {
-                sink.ended(None);
+                sink.lost();
+            }
+        }
+    }
+
+    /// This sidecar stops: nothing goes on, and the peer is told so.
+    pub(super) fn stop(&self, link: &Link) {
+        let (sources, sinks) = {
+            let mut inner = self.0.lock();
+            let sources: Vec<_> = inner.sources.iter().map(|(call, of)| (*call, Arc::clone(of))).collect();
+            (sources, std::mem::take(&mut inner.sinks))
+        };
+        for (call, source) in sources {
+            source.ended();
+            link.submit(end_frame(call, v1::PeerChannelOutcome::Lost));
+        }
+        for (call, sink) in sinks {
+            link.submit(end_frame(call, v1::PeerChannelOutcome::Left));
+            if let Sink::There(sink) = sink {
+                sink.lost();
             }
         }
     }
@@ -199,9 +237,14 @@ impl ChannelLine {
             }
         };
         if let Some(end) = early {
-            sink.ended(Some(end));
+            sink.ended(end);
         }
         Ok(())
+    }
+
+    /// The peer at the other end, in the life that it has; none where the connection has ended.
+    pub fn peer(&self) -> Option<PeerKey> {
+        self.link.upgrade().map(|link| link.key())
     }
 
     /// Says what there is room for. Never waits.
@@ -223,6 +266,20 @@ impl ChannelLine {
             && link.channels.remove_sink(self.call)
         {
             link.submit(end_frame(self.call, v1::PeerChannelOutcome::Left));
+        }
+    }
+
+    /// Says that the end of the attachment to a channel of another peer has come.
+    pub fn confirm(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.submit(end_frame(self.call, v1::PeerChannelOutcome::Left));
+        }
+    }
+
+    /// Nothing more is sent of the attachment of a peer to a channel of ours.
+    pub fn over(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.channels.0.lock().sources.remove(&self.call);
         }
     }
 
@@ -277,6 +334,20 @@ fn end_frame(call: u64, outcome: v1::PeerChannelOutcome) -> Vec<u8> {
     frame::encode(PeerKind::ChannelEnd.into(), 0, call, &end)
 }
 
+// === impl AttachedHere ===
+
+impl AttachedHere {
+    /// The peer does not hear of it on this connection.
+    fn unheard(&self, line: &ChannelLine) {
+        if self.resumed {
+            return self.source.lost();
+        }
+        // Whoever owns it ends it by its thread, which has nobody to send to.
+        self.source.ended();
+        self.source.pump(line);
+    }
+}
+
 // === impl AttachedThere ===
 
 impl Drop for AttachedThere {
@@ -309,6 +380,20 @@ impl Peers {
     ) -> CallHandle {
         let done: AttachDone = Box::new(done);
         self.shared.call(peer, None, deadline, Kind::Channel { message, done: Some(done) })
+    }
+
+    /// Goes on with an attachment to a channel of a peer, in that life of it, as soon as it is connected again. `done` is told the
+    /// outcome exactly once.
+    pub fn resume_channel(
+        &self,
+        peer: &PeerKey,
+        message: v1::PeerChannelAttach,
+        deadline: Instant,
+        done: impl FnOnce(Result<AttachedThere, Failure>) + Send + 'static,
+    ) {
+        let kind = Kind::Channel { message, done: Some(Box::new(done)) };
+        // It is not withdrawn: whoever does not listen leaves.
+        let _ = self.shared.call(&peer.name, Some(peer.incarnation), deadline, kind);
     }
 
     /// Returns whether the directory lists a peer of this name, other than this one.
@@ -361,18 +446,16 @@ pub(super) fn attach(
     }
     let gone = enter_inquiry(link, header, PeerKind::ChannelAttach)?;
     let (answering, on_thread) = (Arc::downgrade(link), Arc::downgrade(shared));
-    let reply = move |outcome: Result<(v1::PeerChannelAttached, Arc<dyn ChannelSource>), Failure>| {
+    let reply = move |outcome: Result<AttachedHere, Failure>| {
         let link = answering.upgrade();
         if let Some(link) = &link {
             link.channels.answered();
         }
         let wanted = link.filter(|link| take_inquiry(link, call));
         match (outcome, wanted) {
-            (Ok((message, source)), Some(link)) => serve(&on_thread, &link, call, &message, &source),
-            (Ok((_, source)), None) => {
-                // Whoever owns it ends it by its thread, which has nobody to send to.
-                source.ended();
-                source.pump(&ChannelLine { shared: Weak::clone(&on_thread), link: Weak::new(), call });
+            (Ok(here), Some(link)) => serve(&on_thread, &link, call, here),
+            (Ok(here), None) => {
+                here.unheard(&ChannelLine { shared: Weak::clone(&on_thread), link: Weak::new(), call });
             }
             (Err(failure), Some(link)) => link.submit(failed(PeerKind::ChannelAttach, call, &failure)),
             (Err(_), None) => {}
@@ -382,33 +465,21 @@ pub(super) fn attach(
     Ok(())
 }
 
-/// The attachment begins: its thread sends from the first credit on.
-fn serve(
-    shared: &Weak<Shared>,
-    link: &Arc<Link>,
-    call: u64,
-    message: &v1::PeerChannelAttached,
-    source: &Arc<dyn ChannelSource>,
-) {
+/// The attachment begins: its thread sends from the first credit on. Or it goes on, and has a thread.
+fn serve(shared: &Weak<Shared>, link: &Arc<Link>, call: u64, here: AttachedHere) {
     let line = ChannelLine { shared: Weak::clone(shared), link: Arc::downgrade(link), call };
-    if !link.channels.serve(call, source) {
-        // Whoever owns it ends it by its thread.
-        source.ended();
-        source.pump(&line);
-        return;
+    if !link.channels.serve(call, &here.source) {
+        return here.unheard(&line);
     }
-    link.submit(frame::encode(PeerKind::ChannelAttach.into(), REPLY, call, message));
-    let (pumped, on_thread) = (Arc::clone(source), line.clone());
-    let started = line.spawn("tl-channel-out", move || {
-        pumped.pump(&on_thread);
-        if let Some(link) = on_thread.link.upgrade() {
-            link.channels.0.lock().sources.remove(&call);
-        }
-    });
-    if !started {
+    let AttachedHere { message, source, resumed } = here;
+    link.submit(frame::encode(PeerKind::ChannelAttach.into(), REPLY, call, &message));
+    if resumed {
+        return source.resumed(line);
+    }
+    let (pumped, on_thread) = (Arc::clone(&source), line.clone());
+    if !line.spawn("tl-channel-out", move || pumped.pump(&on_thread)) {
         source.ended();
         source.pump(&line);
-        link.channels.0.lock().sources.remove(&call);
         link.submit(end_frame(call, v1::PeerChannelOutcome::Lost));
     }
 }
@@ -470,7 +541,7 @@ fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome, end: v1::PeerC
         }
     };
     if let Some(Sink::There(sink)) = sink {
-        sink.ended(Some(end));
+        sink.ended(end);
     }
 }
 

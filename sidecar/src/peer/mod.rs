@@ -79,7 +79,8 @@ pub use api::{
 };
 pub use calls::{InquireDone, MapDone, PullDone, RedeemDone, SetDone, SmallDone, WatchDone};
 pub use channels::{
-    AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, OutgoingMessages, TellAttached,
+    AttachedHere, AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, OutgoingMessages,
+    TellAttached,
 };
 pub use counters::Counters;
 pub(crate) use give_way::give_way;

@@ -136,10 +136,13 @@ impl Peers {
             };
             shared.perform(effects);
             if let Some(link) = link {
+                link.channels.stop(&link);
                 link.end_in_order(Ended::Stopped);
             }
             peer.changed.notify_all();
         }
+        // Those that are away, and so have heard nothing of it.
+        shared.serve.stopping();
         self.join_connections();
         if let Some(endpoint) = shared.endpoint() {
             endpoint.end();

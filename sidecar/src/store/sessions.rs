@@ -1,7 +1,7 @@
 //! Sessions and peers as holders: what they had goes back when they end.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorlane_memory::Block;
 use tensorlane_proto::failure::{Failure, Reason};
@@ -60,9 +60,14 @@ impl Store {
         self.keeper_wanted.notify_one();
     }
 
+    /// Time for which a peer that is away is waited for.
+    pub fn lease_grace(&self) -> Duration {
+        self.settings.lease_grace
+    }
+
     /// A peer's connection was lost: its leases wait for it.
     pub fn peer_away(&self, peer: PeerSlot) -> Result<(), Failure> {
-        let grace = u64::try_from(self.settings.lease_grace.as_millis()).unwrap_or(u64::MAX);
+        let grace = u64::try_from(self.lease_grace().as_millis()).unwrap_or(u64::MAX);
         let until = self.clock.now().after(Millis(grace));
         self.apply(Event::HolderAway { holder: Holder::Peer(peer), until }).map(|_| ())
     }

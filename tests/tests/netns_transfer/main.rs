@@ -2,6 +2,7 @@
 
 mod both_ways;
 mod channel_options;
+mod channel_resumes;
 mod channels;
 mod exchange;
 mod late_peers;

@@ -93,9 +93,10 @@ fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
                     reader.route.clone(),
                     behind(&channel, reader).to_string(),
                     reader.dropped.to_string(),
-                    match (reader.evicted, reader.waits) {
-                        (true, _) => "evicted",
-                        (_, true) => "yes",
+                    match (reader.evicted, reader.away, reader.waits) {
+                        (true, ..) => "evicted",
+                        (_, true, _) => "away",
+                        (.., true) => "yes",
                         _ => "no",
                     }
                     .to_owned(),
@@ -120,6 +121,7 @@ fn behind(channel: &ChannelStatus, reader: &ChannelReaderStatus) -> u64 {
 
 fn writer(channel: &ChannelStatus) -> String {
     match (channel.writer.as_str(), channel.finished) {
+        (writer, _) if channel.away => format!("{writer} (away)"),
         ("", true) => "- (finished)".to_owned(),
         ("", false) => "- (gone)".to_owned(),
         (writer, _) => writer.to_owned(),
@@ -138,6 +140,7 @@ fn channel_json(channel: &ChannelStatus) -> Value {
             "dropped": reader.dropped,
             "waits": reader.waits,
             "evicted": reader.evicted,
+            "away": reader.away,
         })
     };
     json!({
@@ -152,6 +155,8 @@ fn channel_json(channel: &ChannelStatus) -> Value {
         "evicts": spec.evicts,
         "allowed": channel.allowed.as_ref().map(|allowed| &allowed.patterns),
         "bytes": channel.bytes,
+        "peer": channel.peer,
+        "away": channel.away,
         "readers": channel.readers.iter().map(reader).collect::<Vec<_>>(),
     })
 }

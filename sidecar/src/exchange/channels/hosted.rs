@@ -58,6 +58,7 @@ pub struct HostedReader {
     session: SessionId,
     reader: u64,
     attached: v1::ChannelAttached,
+    epoch: u64,
     closer: RingCloser,
 }
 
@@ -202,6 +203,11 @@ impl HostedWriter {
         self.readers.len()
     }
 
+    /// Evicts a reader of a channel that is made for it. One that is not its own, or has gone, is nothing.
+    pub fn evict(&self, reader: u64) {
+        self.exchange.channel_evict(self.session, reader);
+    }
+
     /// Client of a reader; empty where it has gone.
     #[must_use]
     pub fn client_of(&self, reader: u64) -> String {
@@ -240,13 +246,20 @@ impl HostedReader {
             peer: peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         };
         let (exchange, closer) = (Arc::clone(exchange), ring.closer());
-        Ok((Self { exchange, session, reader: *reader, attached, closer }, ring))
+        let epoch = spec.epoch;
+        Ok((Self { exchange, session, reader: *reader, attached, epoch, closer }, ring))
     }
 
     /// Result of the attach.
     #[must_use]
     pub fn attached(&self) -> &v1::ChannelAttached {
         &self.attached
+    }
+
+    /// Number that tells the channel from others that had its name; 0 where that is not known.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 }
 

@@ -5,19 +5,21 @@
 //! - [`relay`]: a channel of ours that another peer reads.
 //! - [`replica`]: a channel of another peer that is read here.
 //! - [`credit`]: what may be on its way between the two. Pure.
+//! - [`attachment`]: one connection after the other between the two. Pure.
 //! - [`hosted`]: a program without maps, for which this sidecar writes or reads.
 //!
 //! The sidecar makes every ring and cursor and keeps a map of each. So it says in them who has died, and wakes whoever waits
 //! for the dead.
 
 mod attach;
+mod attachment;
 mod credit;
 mod hosted;
 mod relay;
 mod replica;
 mod table;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -42,7 +44,6 @@ use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
 use super::names::tensor_name;
 use super::{Caller, Exchange, session_required};
 use crate::cancel::Cancel;
-use crate::peer::{ChannelSource, PeerKey, TellAttached};
 use crate::session::SessionLink;
 use crate::store::{AllocRequest, whole};
 
@@ -63,6 +64,8 @@ pub(super) struct Channels {
     dropped: [AtomicU64; Policy::ALL.len()],
     /// Readers that were evicted.
     evicted: AtomicU64,
+    /// Attachments between peers that went on after a connection was lost.
+    resumed: AtomicU64,
     /// Relays of readers that are peers.
     relays: Mutex<HashMap<u64, Weak<Relay>>>,
     /// Number of the last reader that is a peer.
@@ -113,6 +116,8 @@ pub struct ChannelTotals {
     pub dropped: [u64; Policy::ALL.len()],
     /// Readers that were evicted, in the life of the sidecar.
     pub evicted: u64,
+    /// Attachments between peers that went on after a connection was lost, in the life of the sidecar.
+    pub resumed: u64,
 }
 
 // === impl Created ===
@@ -218,38 +223,6 @@ impl Exchange {
         }
     }
 
-    /// Attaches another peer to a channel of this one.
-    pub(super) fn channel_attach_peer(
-        self: &Arc<Self>,
-        from: &PeerKey,
-        asked: &v1::PeerChannelAttach,
-        gone: Cancel,
-        reply: TellAttached,
-    ) {
-        let name = self.may_leave(from, false).and_then(|()| tensor_name(&asked.name));
-        let name = match name {
-            Ok(name) => name,
-            Err(failure) => return reply(Err(failure)),
-        };
-        let session = relay::session(self.channels.last_peer.fetch_add(1, Ordering::Relaxed));
-        let exchange = Arc::clone(self);
-        let done = move |outcome: Result<Attached, Failure>| {
-            let relayed = outcome.and_then(|attached| {
-                let relay = Relay::new(&exchange, session, &attached).inspect_err(|_| {
-                    exchange.end_reader(session, attached.reader, false);
-                })?;
-                exchange.channels.relays.lock().insert(attached.reader, Arc::downgrade(&relay));
-                if ring::inspect_cursor(&attached.cursor).evicted {
-                    // Before it could be told.
-                    relay.evict();
-                }
-                Ok((Relay::message(&attached), relay as Arc<dyn ChannelSource>))
-            });
-            reply(relayed);
-        };
-        Attach::begin_for_peer(self, (session, &from.name, gone), asked, name, Box::new(done));
-    }
-
     /// The peer of the channel that is meant, none for this one, and its name there.
     fn channel_place(
         &self,
@@ -341,9 +314,18 @@ impl Exchange {
 
     /// Channels whose names begin with the prefix, as they are now.
     pub fn channel_stat(&self, request: &v1::ChannelStatRequest) -> v1::ChannelStatResponse {
+        let relays = self.channels.relays.lock().clone();
+        let is_away = |relay: &Weak<Relay>| relay.upgrade().is_some_and(|relay| relay.is_away());
+        let mut away: HashSet<u64> =
+            relays.iter().filter(|(_, relay)| is_away(relay)).map(|(reader, _)| *reader).collect();
+        // Channels and readers have their numbers together.
+        away.extend(self.channels.replicas.lock().away());
         let table = self.channels.table.lock();
-        let wanted = |channel: &&Channel<Block>| channel.spec.name.as_str().starts_with(&request.prefix);
-        let mut channels: Vec<v1::ChannelStatus> = table.channels().filter(wanted).map(status).collect();
+        let wanted =
+            |(_, channel): &(u64, &Channel<Block>)| channel.spec.name.as_str().starts_with(&request.prefix);
+        let numbered = table.numbered().filter(wanted);
+        let mut channels: Vec<v1::ChannelStatus> =
+            numbered.map(|(number, channel)| status(number, channel, &away)).collect();
         channels.sort_by(|a, b| name_of(a).cmp(name_of(b)));
         v1::ChannelStatResponse { channels }
     }
@@ -370,6 +352,7 @@ impl Exchange {
             written: written.saturating_add(self.channels.written.load(Ordering::Relaxed)),
             dropped,
             evicted: self.channels.evicted.load(Ordering::Relaxed),
+            resumed: self.channels.resumed.load(Ordering::Relaxed),
         }
     }
 
@@ -626,7 +609,8 @@ fn name_of(status: &v1::ChannelStatus) -> &str {
     status.spec.as_ref().map_or("", |spec| &spec.name)
 }
 
-fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
+/// A channel as it is told. `away` are the numbers of channels and readers whose connection is lost, and waited for.
+fn status(number: u64, channel: &Channel<Block>, away: &HashSet<u64>) -> v1::ChannelStatus {
     let now = ring::inspect_ring(&channel.ring);
     let readers = channel.readers.iter().filter(|(_, reader)| reader.standing.has_cursor());
     let readers = readers.map(|(number, reader)| {
@@ -639,6 +623,7 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
             waits: cursor.asleep,
             route: if relay::is_peer(reader.party.session) { replica::ROUTE } else { LOCAL }.to_owned(),
             evicted: reader.standing == Standing::Evicted,
+            away: away.contains(number),
         }
     });
     v1::ChannelStatus {
@@ -651,5 +636,6 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
         peer: channel.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         route: if channel.peer.is_some() { replica::ROUTE } else { "" }.to_owned(),
         allowed: channel.spec.allowed.message(),
+        away: away.contains(&number),
     }
 }

@@ -1,26 +1,36 @@
 //! A channel of ours that another peer reads: this sidecar is a reader of it, with a cursor of its own, and sends what it reads.
 //!
-//! One thread an attachment, started and ended by the connection. It waits for messages, for credit and for the connection to take
-//! more; each of these waits ends when the attachment does. A place of the ring is given back when its bytes are on the connection,
-//! so the writer waits for the peer once the peer has no place either.
+//! One thread an attachment, however many connections that is on. It waits for messages, for credit and for the connection to take
+//! more; each of these waits ends when the attachment or the connection does. Then it waits for another connection
+//! ([`super::attachment`]), and goes back to what the peer does not have. A place of the ring is given back when the peer says that it
+//! has the message, so the writer waits for the peer once the peer has no place either. A peer of an earlier release says nothing of
+//! that: what is on the connection is given back.
 //!
 //! In a channel that drops nobody waits: a message is read when the peer has a place for it, so that it is the newest then, or the
 //! oldest that is there. What was dropped meanwhile shows in its sequence.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
-use tensorlane_memory::ring::{Deadline, Message, Read, ReadError, RingCloser, RingReader};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tensorlane_memory::ring::{self, Deadline, Mark, Message, Read, ReadError, RingCloser, RingReader};
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::CHANNEL_PIECE_MAX;
+use tensorlane_proto::frame::{CHANNEL_PIECE_MAX, PEER_CHANNELS_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
+use super::super::names::tensor_name;
+use super::attach::Attach;
+use super::attachment::{Attachment, Standing};
 use super::credit::Window;
 use super::{Attached, spec_message};
+use crate::cancel::Cancel;
 use crate::exchange::Exchange;
-use crate::peer::{ChannelLine, ChannelSource, Misuse, OutgoingMessages};
+use crate::peer::{
+    AttachedHere, ChannelLine, ChannelSource, Misuse, OutgoingMessages, PeerKey, TellAttached,
+};
 
 /// Readers that are other peers have numbers from here on where sessions have theirs.
 const FIRST: u64 = 1 << 63;
@@ -40,16 +50,30 @@ pub(super) struct Relay {
     exchange: Weak<Exchange>,
     session: SessionId,
     reader: u64,
+    /// The peer that reads.
+    peer: PeerKey,
     drops: bool,
-    first: u64,
+    /// Answer to the attach.
+    message: v1::PeerChannelAttached,
     /// Taken by the thread.
     ring: Mutex<Option<RingReader>>,
     closer: RingCloser,
-    closed: AtomicBool,
-    /// Set if the writer has evicted the peer, before it is closed.
-    evicted: AtomicBool,
-    window: Mutex<Window>,
-    credited: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    attachment: Attachment,
+    /// The connection of a turn, until the thread takes it.
+    line: Option<(u64, ChannelLine)>,
+    /// The writer has evicted the peer.
+    evicted: bool,
+}
+
+/// A turn of a relay: what is said on its connection.
+struct Turn {
+    relay: Arc<Relay>,
+    number: u64,
 }
 
 /// Layout of a message: `has` if there is one, `new` if it is another one than before.
@@ -58,74 +82,195 @@ struct Said {
     new: bool,
 }
 
+// === impl Exchange ===
+
+impl Exchange {
+    /// Attaches another peer to a channel of this one.
+    pub(in crate::exchange) fn channel_attach_peer(
+        self: &Arc<Self>,
+        from: &PeerKey,
+        asked: &v1::PeerChannelAttach,
+        gone: Cancel,
+        reply: TellAttached,
+    ) {
+        if let Some(resume) = &asked.resume {
+            return reply(self.resume_relay(from, resume));
+        }
+        let name = self.may_leave(from, false).and_then(|()| tensor_name(&asked.name));
+        let name = match name.and_then(|name| self.check_relays(from).map(|()| name)) {
+            Ok(name) => name,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let session = session(self.channels.last_peer.fetch_add(1, Ordering::Relaxed));
+        let (exchange, peer, resumes) = (Arc::clone(self), from.clone(), asked.resumes);
+        let done = move |outcome: Result<Attached, Failure>| {
+            let relayed = outcome.and_then(|attached| {
+                let relay = Relay::begin(&exchange, (session, &peer, resumes), &attached);
+                let (relay, here) = relay.inspect_err(|_| {
+                    exchange.end_reader(session, attached.reader, false);
+                })?;
+                exchange.channels.relays.lock().insert(attached.reader, Arc::downgrade(&relay));
+                if ring::inspect_cursor(&attached.cursor).evicted {
+                    // Before it could be told.
+                    relay.evict();
+                }
+                Ok(here)
+            });
+            reply(relayed);
+        };
+        Attach::begin_for_peer(self, (session, &from.name, gone), asked, name, Box::new(done));
+    }
+
+    /// Goes on with a channel that a peer reads, on another connection.
+    fn resume_relay(&self, from: &PeerKey, resume: &v1::PeerChannelResume) -> Result<AttachedHere, Failure> {
+        self.may_leave(from, true)?;
+        let relay = self.relays().into_iter().find(|relay| relay.is(from, resume.attachment));
+        relay.ok_or_else(over)?.resume(resume.next)
+    }
+
+    /// Checks that a peer may read one channel more, with those that wait until it is back.
+    fn check_relays(&self, peer: &PeerKey) -> Result<(), Failure> {
+        let count = self.relays().iter().filter(|relay| relay.is_of(peer)).count();
+        if count < PEER_CHANNELS_MAX {
+            return Ok(());
+        }
+        let message = format!("{} reads {count} channels of this peer already; end some first", peer.name);
+        Err(Failure::new(Reason::LimitExceeded, message).with("most", PEER_CHANNELS_MAX))
+    }
+
+    fn relays(&self) -> Vec<Arc<Relay>> {
+        self.channels.relays.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Channels that a life of a peer reads end: it does not come back.
+    pub(in crate::exchange) fn channels_of_peer_over(&self, peer: &PeerKey) {
+        self.relays().iter().filter(|relay| relay.is_of(peer)).for_each(|relay| relay.close());
+    }
+
+    /// This sidecar stops: nobody comes back for a channel.
+    pub(in crate::exchange) fn channels_stop(&self) {
+        self.relays().iter().for_each(|relay| relay.close());
+    }
+
+    /// An attachment between peers goes on after a connection was lost.
+    pub(super) fn channel_resumed(&self) {
+        self.channels.resumed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 // === impl Relay ===
 
 impl Relay {
-    /// The relay of a reader that was attached.
-    pub(super) fn new(
+    /// The relay of a reader that was attached, and its first turn.
+    pub(super) fn begin(
         exchange: &Arc<Exchange>,
-        session: SessionId,
+        (session, peer, resumes): (SessionId, &PeerKey, bool),
         attached: &Attached,
-    ) -> Result<Arc<Self>, Failure> {
-        let Attached { ring, cursor, first, .. } = attached;
+    ) -> Result<(Arc<Self>, AttachedHere), Failure> {
+        let Attached { ring, cursor, first, spec, .. } = attached;
         let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
-        let shape = attached.spec.shape().map_err(|error| internal(&error))?;
+        let shape = spec.shape().map_err(|error| internal(&error))?;
         let ring = RingReader::of_blocks(ring, cursor, shape, *first).map_err(|error| internal(&error))?;
-        Ok(Arc::new(Self {
+        let ring = if resumes { ring.acknowledging() } else { ring };
+        let message = v1::PeerChannelAttached {
+            spec: Some(spec_message(spec)),
+            first: *first,
+            missed: attached.missed,
+            writer: attached.writer.to_string(),
+            epoch: spec.epoch,
+            attachment: if resumes { rand::random::<u64>().max(1) } else { 0 },
+        };
+        let attachment = Attachment::new(Window::new(spec.policy, spec.slots, *first), resumes);
+        let relay = Arc::new(Self {
             exchange: Arc::downgrade(exchange),
             session,
             reader: attached.reader,
-            drops: attached.spec.policy.drops(),
-            first: *first,
+            peer: peer.clone(),
+            drops: spec.policy.drops(),
+            message: message.clone(),
             closer: ring.closer(),
             ring: Mutex::new(Some(ring)),
-            closed: AtomicBool::new(false),
-            evicted: AtomicBool::new(false),
-            window: Mutex::new(Window::new(attached.spec.policy, attached.spec.slots, *first)),
-            credited: Condvar::new(),
-        }))
+            state: Mutex::new(State { attachment, line: None, evicted: false }),
+            changed: Condvar::new(),
+        });
+        let source = Arc::new(Turn { relay: Arc::clone(&relay), number: 1 });
+        Ok((relay, AttachedHere { message, source, resumed: false }))
     }
 
-    /// Returns the message that tells the peer of the attachment.
-    pub(super) fn message(attached: &Attached) -> v1::PeerChannelAttached {
-        v1::PeerChannelAttached {
-            spec: Some(spec_message(&attached.spec)),
-            first: attached.first,
-            missed: attached.missed,
-            writer: attached.writer.to_string(),
-            epoch: attached.spec.epoch,
-        }
+    /// Returns whether it is that attachment of a peer.
+    pub(super) fn is(&self, peer: &PeerKey, attachment: u64) -> bool {
+        attachment != 0 && self.message.attachment == attachment && self.is_of(peer)
+    }
+
+    /// Returns whether a life of a peer reads it.
+    pub(super) fn is_of(&self, peer: &PeerKey) -> bool {
+        self.peer == *peer
+    }
+
+    /// Returns whether the peer is away, and may come back.
+    pub(super) fn is_away(&self) -> bool {
+        matches!(self.state.lock().attachment.standing(), Standing::Away(_))
+    }
+
+    /// The peer is back, and goes on with that sequence.
+    pub(super) fn resume(self: &Arc<Self>, next: u64) -> Result<AttachedHere, Failure> {
+        let resumed = self.change(|state| state.attachment.resume(next, Instant::now()));
+        let number = resumed.map_err(|_| over())?;
+        let source = Arc::new(Turn { relay: Arc::clone(self), number });
+        let message = v1::PeerChannelAttached { first: next, ..self.message.clone() };
+        Ok(AttachedHere { message, source, resumed: true })
     }
 
     /// The writer has evicted the peer: nothing more is sent but that.
     pub(super) fn evict(&self) {
-        self.evicted.store(true, Ordering::Release);
-        self.ended();
+        self.change(|state| state.evicted = true);
     }
 
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+    /// Ends it: nobody comes back.
+    pub(super) fn close(&self) {
+        self.change(|state| state.attachment.close());
     }
 
-    /// Waits for what the window says. Returns whether the attachment goes on.
-    fn wait(&self, may: impl Fn(&Window) -> bool, then: impl FnOnce(&mut Window)) -> bool {
-        let mut window = self.window.lock();
-        while !self.is_closed() {
-            if may(&window) {
-                then(&mut window);
+    /// Changes the state, and has the thread look at it.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state.lock());
+        self.changed.notify_all();
+        self.closer.wake();
+        changed
+    }
+
+    /// Returns whether nothing more is to be sent in a turn.
+    fn is_stopped(&self, turn: u64) -> bool {
+        let state = self.state.lock();
+        state.evicted || !state.attachment.is_on(turn)
+    }
+
+    /// Waits for what the window says. Returns whether the turn goes on.
+    fn wait(&self, turn: u64, may: impl Fn(&Window) -> bool, then: impl FnOnce(&mut Window)) -> bool {
+        let mut state = self.state.lock();
+        while !state.evicted && state.attachment.is_on(turn) {
+            if may(&state.attachment.window) {
+                then(&mut state.attachment.window);
                 return true;
             }
-            self.credited.wait(&mut window);
+            self.changed.wait(&mut state);
         }
         false
     }
 
-    /// Sends a message. Returns whether the attachment goes on.
-    fn send(&self, to: &OutgoingMessages, message: &Message, layout: &mut Option<Arc<[u8]>>) -> bool {
+    /// Sends a message. Returns whether the turn goes on.
+    fn send(
+        &self,
+        turn: u64,
+        to: &OutgoingMessages,
+        message: &Message,
+        layout: &mut Option<Arc<[u8]>>,
+    ) -> bool {
         let said = Said { has: !message.layout().is_empty(), new: is_new(message, layout.as_ref()) };
         // A ring that drops has a place for every layout.
         let new = said.new && !self.drops;
-        if !self.wait(|window| window.may_begin(new), |window| window.begin(said.has, new)) {
+        let begin = |window: &mut Window| window.begin(message.sequence(), said.has, new);
+        if !self.wait(turn, |window| window.may_begin(new), begin) {
             return false;
         }
         if said.new {
@@ -135,11 +280,14 @@ impl Relay {
         let bytes = view.len() as u64;
         loop {
             let length = (bytes - at).min(CHANNEL_PIECE_MAX as u64);
-            if !self.wait(|window| window.may_send(length), |window| window.send(length)) {
+            if !self.wait(turn, |window| window.may_send(length), |window| window.send(length)) {
                 return false;
             }
-            // Bounds are those of the message, which the reader has proven.
-            let Ok(piece) = view.piece(at, length) else { return false };
+            let Ok(piece) = view.piece(at, length) else {
+                // Bounds are those of the message, which the reader has proven.
+                self.close();
+                return false;
+            };
             let mut frame = v1::PeerChannelMessage {
                 sequence: message.sequence(),
                 bytes,
@@ -160,20 +308,32 @@ impl Relay {
         }
     }
 
-    /// Sends all messages until the end; how it was, unless the peer is gone.
-    fn send_all(&self, line: &ChannelLine, mut ring: RingReader) -> Option<v1::PeerChannelEnd> {
-        let (to, mut layout, mut written) = (line.messages(), None, self.first);
+    /// Sends all messages of a turn until the end; how it was, unless the turn is over before. `marks` are the places to which it may go
+    /// back.
+    fn send_all(
+        &self,
+        (turn, line): (u64, &ChannelLine),
+        ring: &mut RingReader,
+        marks: &mut VecDeque<Mark>,
+    ) -> Option<v1::PeerChannelEnd> {
+        let (to, mut layout, mut written) = (line.messages(), None, ring.mark().next);
         let outcome = loop {
             // Nothing is held while there is no place for it.
-            if self.drops && !self.wait(|window| window.may_begin(false), |_| ()) {
-                return None;
+            if self.drops && !self.wait(turn, |window| window.may_begin(false), |_| ()) {
+                return self.evicted();
             }
-            match ring.read(Deadline::Never, &|| self.is_closed()) {
+            match ring.read(Deadline::Never, &|| self.is_stopped(turn)) {
                 Ok(Read::Message(message)) => {
-                    if !self.send(&to, &message, &mut layout) {
-                        return None;
+                    if !self.send(turn, &to, &message, &mut layout) {
+                        return self.evicted();
                     }
                     written = message.sequence() + 1;
+                    drop(message);
+                    marks.push_back(ring.mark());
+                    let received = self.state.lock().attachment.window.received();
+                    while marks.get(1).is_some_and(|mark| mark.next <= received) {
+                        marks.pop_front();
+                    }
                 }
                 Ok(Read::Gap { next, .. }) => written = next,
                 Ok(Read::Finished) => break v1::PeerChannelOutcome::Finished,
@@ -183,14 +343,85 @@ impl Relay {
                     break v1::PeerChannelOutcome::Lost;
                 }
                 Err(ReadError::Evicted) => break v1::PeerChannelOutcome::Evicted,
-                // Marked by whoever ended its reader, or closed.
-                Err(_) if self.is_closed() => return None,
+                Err(_) if self.is_stopped(turn) => return self.evicted(),
+                // Marked by whoever ended its reader.
                 Err(_) => break v1::PeerChannelOutcome::Lost,
             }
         };
-        let written = if self.drops { written } else { 0 };
-        Some(v1::PeerChannelEnd { outcome: outcome.into(), written })
+        Some(end(outcome, if self.drops { written } else { 0 }))
     }
+
+    /// The end of a peer that was evicted.
+    fn evicted(&self) -> Option<v1::PeerChannelEnd> {
+        self.state.lock().evicted.then(|| end(v1::PeerChannelOutcome::Evicted, 0))
+    }
+
+    /// Waits for the turn after one, as long as the peer may come back; its connection, and the sequence that it begins with.
+    fn next_turn(&self, turn: u64) -> Option<(u64, ChannelLine, u64)> {
+        let mut state = self.state.lock();
+        loop {
+            state.attachment.expire(Instant::now());
+            match state.attachment.standing() {
+                Standing::Over => return None,
+                Standing::Away(until) => {
+                    self.changed.wait_until(&mut state, until);
+                }
+                Standing::On(now) if now > turn => match taken(&mut state, now) {
+                    Some(line) => return Some((now, line, state.attachment.window.received())),
+                    None => self.changed.wait(&mut state),
+                },
+                // Its connection has ended, and this end has not heard; or the peer is about to leave.
+                Standing::On(_) => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    /// Sends everything, in one turn after the other. A peer that can come back has its end when it says so.
+    fn run(&self, line: &ChannelLine) {
+        let Some(mut ring) = self.ring.lock().take() else { return };
+        let mut marks = VecDeque::from([ring.mark()]);
+        let (mut turn, mut line) = (1, line.clone());
+        let last = loop {
+            let end = self.send_all((turn, &line), &mut ring, &mut marks);
+            if self.message.attachment == 0 {
+                break end;
+            }
+            if let Some(end) = &end {
+                line.finish(end);
+            }
+            let Some((next_turn, next_line, next)) = self.next_turn(turn) else { break None };
+            while marks.len() > 1 && marks.back().is_some_and(|mark| mark.next > next) {
+                marks.pop_back();
+            }
+            if let Some(mark) = marks.back() {
+                ring.go_back(*mark);
+            }
+            (turn, line) = (next_turn, next_line);
+        };
+        drop(ring);
+        if let Some(exchange) = self.exchange.upgrade() {
+            exchange.end_reader(self.session, self.reader, false);
+        }
+        if let Some(end) = last {
+            line.finish(&end);
+        }
+        line.over();
+    }
+}
+
+/// The connection of a turn, if it is there.
+fn taken(state: &mut MutexGuard<'_, State>, turn: u64) -> Option<ChannelLine> {
+    state.line.take_if(|(of, _)| *of == turn).map(|(_, line)| line)
+}
+
+fn end(outcome: v1::PeerChannelOutcome, written: u64) -> v1::PeerChannelEnd {
+    v1::PeerChannelEnd { outcome: outcome.into(), written }
+}
+
+/// The attachment that a peer would resume is no more.
+pub(super) fn over() -> Failure {
+    let message = "the attachment to the channel has ended: the connection was lost for too long, or the reader was ended";
+    Failure::new(Reason::ChannelEnded, message)
 }
 
 /// Returns whether the layout of a message is another one than was sent last.
@@ -198,33 +429,39 @@ fn is_new(message: &Message, last: Option<&Arc<[u8]>>) -> bool {
     !message.layout().is_empty() && last.is_none_or(|last| last != message.layout())
 }
 
-impl ChannelSource for Relay {
+// === impl Turn ===
+
+impl ChannelSource for Turn {
     fn credit(&self, credit: &v1::PeerChannelCredit) -> Result<(), Misuse> {
-        self.window.lock().credit(credit)?;
-        self.credited.notify_one();
+        let Self { relay, number } = self;
+        let received = {
+            let mut state = relay.state.lock();
+            state.attachment.credit(*number, credit)?;
+            state.attachment.window.received()
+        };
+        relay.changed.notify_all();
+        relay.closer.acknowledge(received);
         Ok(())
     }
 
     fn ended(&self) {
-        {
-            let _window = self.window.lock();
-            self.closed.store(true, Ordering::Release);
+        self.relay.change(|state| state.attachment.left(self.number));
+    }
+
+    fn lost(&self) {
+        let grace = self.relay.exchange.upgrade().map(|exchange| exchange.store.lease_grace());
+        let until = Instant::now() + grace.unwrap_or_default();
+        self.relay.change(|state| state.attachment.lost(self.number, until));
+    }
+
+    fn resumed(&self, line: ChannelLine) {
+        self.relay.change(|state| state.line = Some((self.number, line)));
+        if let Some(exchange) = self.relay.exchange.upgrade() {
+            exchange.channel_resumed();
         }
-        self.credited.notify_one();
-        self.closer.close();
     }
 
     fn pump(&self, line: &ChannelLine) {
-        let Some(ring) = self.ring.lock().take() else { return };
-        let end = self.send_all(line, ring).or_else(|| {
-            let outcome = v1::PeerChannelOutcome::Evicted.into();
-            self.evicted.load(Ordering::Acquire).then_some(v1::PeerChannelEnd { outcome, written: 0 })
-        });
-        if let Some(exchange) = self.exchange.upgrade() {
-            exchange.end_reader(self.session, self.reader, false);
-        }
-        if let Some(end) = end {
-            line.finish(&end);
-        }
+        self.relay.run(line);
     }
 }

@@ -5,10 +5,11 @@
 //!       ^                              │ readers of this pod map the ring, as one of their own pod
 //!       └── ChannelCredit ── tend, a thread: sleeps on the cursor of the slowest reader
 //! ```
-//! It begins with its first reader and ends with its last one, or when the owner or the connection ends it: then its readers drain
-//! what has come and are told why nothing more does.
+//! It begins with its first reader and ends with its last one, or when the owner ends it: then its readers drain what has come and are
+//! told why nothing more does. A connection that is lost is waited for as long as leases are: the owner is asked to go on after the last
+//! message that came whole. Where it does not come back, readers are told that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ use super::table::{self, Party, Spec};
 use super::{Attached, enter_cursor, first_of, shape_of};
 use crate::cancel::Cancel;
 use crate::exchange::{Done, Exchange};
-use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse};
+use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse, PeerKey};
 use crate::store::AllocRequest;
 
 /// Writer of all replicas, where channels of this peer have a session.
@@ -56,7 +57,8 @@ pub(super) struct Replica {
     spec: Spec,
     writer: Arc<str>,
     ring: Block,
-    line: ChannelLine,
+    /// The owner, where it goes on after a connection is lost, and the number by which it does.
+    resumes: Option<(PeerKey, u64)>,
     readers: Arc<RingReaders>,
     inbox: Mutex<Inbox>,
     state: Mutex<State>,
@@ -65,6 +67,10 @@ pub(super) struct Replica {
 
 struct Inbox {
     ring: RingWriter,
+    /// Credits go by it under the lock: none of a connection that is lost comes by the next one.
+    line: ChannelLine,
+    /// Set while somebody listens to it: before, nothing may come, and so no credit is given.
+    listens: bool,
     arrivals: Arrivals,
     /// Layout of the message under way.
     layout: Incoming,
@@ -82,6 +88,8 @@ enum Incoming {
 struct State {
     /// Readers that are being attached.
     joining: usize,
+    /// The connection is lost, and waited for.
+    away: bool,
     over: bool,
 }
 
@@ -99,6 +107,19 @@ pub(super) struct Wanted {
     pub(super) hold: u32,
     pub(super) takes_gaps: bool,
     pub(super) until: Instant,
+}
+
+// === impl Replicas ===
+
+impl Replicas {
+    fn get(&self, number: u64) -> Option<Arc<Replica>> {
+        self.numbers.get(&number).and_then(|place| self.open.get(place)).cloned()
+    }
+
+    /// Channels of replicas whose connection is lost, and waited for.
+    pub(super) fn away(&self) -> HashSet<u64> {
+        self.open.values().filter(|replica| replica.is_away()).map(|replica| replica.channel).collect()
+    }
 }
 
 // === impl Exchange ===
@@ -135,6 +156,8 @@ impl Exchange {
             wait_ms: millis(wait),
             deadline_ms: millis(rest).max(1),
             takes_gaps,
+            resumes: true,
+            resume: None,
         };
         let (exchange, peer) = (Arc::clone(self), place.0.clone());
         let call = peers.attach_channel(&peer, message, until, move |outcome| match outcome {
@@ -158,10 +181,7 @@ impl Exchange {
 
     /// A reader of a replica has gone.
     pub(super) fn replica_reader_gone(&self, number: u64, reader: u64) {
-        let replica = {
-            let replicas = self.channels.replicas.lock();
-            replicas.numbers.get(&number).and_then(|place| replicas.open.get(place)).cloned()
-        };
+        let replica = self.channels.replicas.lock().get(number);
         if let Some(replica) = &replica {
             replica.readers.detach(reader);
         }
@@ -236,16 +256,18 @@ fn open(
             channel,
             writer,
             ring,
-            line: line.clone(),
+            resumes: line.peer().filter(|_| message.attachment > 0).map(|owner| (owner, message.attachment)),
             readers: writing.readers(),
             inbox: Mutex::new(Inbox {
                 ring: writing,
+                line: line.clone(),
+                listens: true,
                 arrivals: Arrivals::new(spec.policy, spec.slots, spec.slot_bytes, first),
                 layout: Incoming::Plain,
                 claimed: None,
             }),
             spec,
-            state: Mutex::new(State { joining: 1, over: false }),
+            state: Mutex::new(State { joining: 1, ..State::default() }),
             changed: Condvar::new(),
         });
         replicas.open.insert(place.clone(), Arc::clone(&replica));
@@ -263,8 +285,7 @@ fn open(
     let begun = line.listen(&sink).and_then(|()| {
         if replica.spec.policy.drops() {
             // Nobody waits for its readers: what has landed makes room.
-            let credit = replica.inbox.lock().arrivals.grant(first);
-            line.credit(&credit);
+            replica.inbox.lock().grant(first);
             return Ok(());
         }
         match line.spawn("tl-channel-in", move || tending.tend()) {
@@ -358,8 +379,7 @@ impl Replica {
             let given_back = self.readers.given_back();
             if told != Some(given_back) {
                 told = Some(given_back);
-                let credit = self.inbox.lock().arrivals.grant(given_back);
-                self.line.credit(&credit);
+                self.inbox.lock().grant(given_back);
             }
             if self.readers.is_empty() {
                 let mut state = self.state.lock();
@@ -383,8 +403,76 @@ impl Replica {
         };
         if unused {
             self.forget(exchange);
-            self.line.leave();
+            self.inbox.lock().line.leave();
         }
+    }
+
+    /// Returns whether the connection is lost, and waited for.
+    fn is_away(&self) -> bool {
+        let state = self.state.lock();
+        state.away && !state.over
+    }
+
+    /// The connection is lost: asks the owner to go on where it is back in time.
+    fn wait_for_owner(self: &Arc<Self>, exchange: &Arc<Exchange>) {
+        let (Some((owner, attachment)), Some(peers)) = (&self.resumes, exchange.peers.get()) else {
+            return self.end(exchange, None);
+        };
+        {
+            let mut state = self.state.lock();
+            if state.over {
+                return;
+            }
+            state.away = true;
+        }
+        let grace = exchange.store.lease_grace();
+        let message = v1::PeerChannelAttach {
+            name: self.place.1.to_string(),
+            deadline_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
+            takes_gaps: true,
+            resumes: true,
+            resume: Some(v1::PeerChannelResume { attachment: *attachment, next: self.inbox.lock().resume() }),
+            ..Default::default()
+        };
+        let (replica, exchange) = (Arc::clone(self), Arc::clone(exchange));
+        peers.resume_channel(owner, message, Instant::now() + grace, move |outcome| match outcome {
+            Ok(there) => replica.go_on(&exchange, &there),
+            Err(_) => replica.end(&exchange, None),
+        });
+    }
+
+    /// The owner goes on, on another connection. Where nobody reads any more, it is left with `there`.
+    fn go_on(self: &Arc<Self>, exchange: &Arc<Exchange>, there: &AttachedThere) {
+        {
+            let mut state = self.state.lock();
+            if state.over {
+                return;
+            }
+            state.away = false;
+        }
+        self.inbox.lock().line = there.line.clone();
+        let sink: Arc<dyn ChannelSink> = Arc::clone(self) as Arc<dyn ChannelSink>;
+        if there.line.listen(&sink).is_err() {
+            return self.wait_for_owner(exchange);
+        }
+        exchange.channel_resumed();
+        let given_back = self.readers.given_back();
+        let mut inbox = self.inbox.lock();
+        let (is_away, is_over) = {
+            let state = self.state.lock();
+            (state.away, state.over)
+        };
+        if is_over {
+            // Its last reader left meanwhile, by the connection before.
+            return there.line.leave();
+        }
+        if is_away {
+            // It is lost again.
+            return;
+        }
+        let room = if self.spec.policy.drops() { inbox.arrivals.messages_landed() } else { given_back };
+        inbox.listens = true;
+        inbox.grant(room);
     }
 
     /// Ends it: why, or none where the connection is lost.
@@ -394,6 +482,9 @@ impl Replica {
         }
         if let Some(end) = end {
             self.inbox.lock().ring.finish_at(end.written);
+        }
+        if end.is_some() && self.resumes.is_some() {
+            self.inbox.lock().line.confirm();
         }
         match end.map(|end| end.outcome()) {
             Some(v1::PeerChannelOutcome::Finished) => self.inbox.lock().ring.finish(),
@@ -427,7 +518,7 @@ impl Replica {
         self.changed.notify_one();
     }
 
-    fn land(&self, message: &v1::PeerChannelMessage) -> Result<Option<v1::PeerChannelCredit>, Misuse> {
+    fn land(&self, message: &v1::PeerChannelMessage) -> Result<(), Misuse> {
         let inbox = &mut *self.inbox.lock();
         let step = inbox.arrivals.take(message)?;
         if message.offset == 0 {
@@ -463,21 +554,48 @@ impl Replica {
             }
         }
         let given_back = if drops { inbox.arrivals.messages_landed() } else { inbox.arrivals.given_back() };
-        Ok(step.tell.then(|| inbox.arrivals.grant(given_back)))
+        if step.tell {
+            inbox.grant(given_back);
+        }
+        Ok(())
+    }
+}
+
+// === impl Inbox ===
+
+impl Inbox {
+    /// Tells the owner what there is room for.
+    fn grant(&mut self, given_back: u64) {
+        let credit = self.arrivals.grant(given_back);
+        if self.listens {
+            self.line.credit(&credit);
+        }
+    }
+
+    /// Forgets a message of which a part has come; the sequence with which the owner goes on.
+    fn resume(&mut self) -> u64 {
+        (self.layout, self.claimed, self.listens) = (Incoming::Plain, None, false);
+        self.arrivals.resume()
     }
 }
 
 impl ChannelSink for Replica {
     fn message(&self, message: &v1::PeerChannelMessage) -> Result<(), Misuse> {
-        if let Some(credit) = self.land(message)? {
-            self.line.credit(&credit);
-        }
-        Ok(())
+        self.land(message)
     }
 
-    fn ended(&self, end: Option<v1::PeerChannelEnd>) {
+    fn ended(&self, end: v1::PeerChannelEnd) {
         if let Some(exchange) = self.exchange.upgrade() {
-            self.end(&exchange, end);
+            self.end(&exchange, Some(end));
+        }
+    }
+
+    fn lost(&self) {
+        let Some(exchange) = self.exchange.upgrade() else { return };
+        // One that has ended is in no list.
+        let own = exchange.channels.replicas.lock().get(self.number);
+        if let Some(own) = own {
+            own.wait_for_owner(&exchange);
         }
     }
 }
@@ -516,10 +634,12 @@ mod tests {
             channel,
             writer: Arc::from("writer"),
             ring,
-            line: ChannelLine::to_nobody(),
+            resumes: None,
             readers: writing.readers(),
             inbox: Mutex::new(Inbox {
                 ring: writing,
+                line: ChannelLine::to_nobody(),
+                listens: true,
                 arrivals: Arrivals::new(spec.policy, spec.slots, spec.slot_bytes, 0),
                 layout: Incoming::Plain,
                 claimed: None,

@@ -268,6 +268,11 @@ impl<B: Clone, W> Table<B, W> {
         self.channels.values()
     }
 
+    /// The same with the numbers, which readers have none of.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u64, &Channel<B>)> {
+        self.channels.iter().map(|(number, channel)| (*number, channel))
+    }
+
     /// Adds a reader, of whom the writer does not know yet.
     ///
     /// # Errors

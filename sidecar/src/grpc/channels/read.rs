@@ -5,6 +5,7 @@
 //! gets what is newest then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tensorlane_memory::View;
@@ -19,10 +20,15 @@ use tonic::Status;
 
 use super::super::call::outcome;
 use super::super::lasting::{self, Begun, Sleeper, attend};
+use crate::exchange::HostedReader;
 use crate::metrics::label::PanicScope;
 
 /// Most bytes of a message in one answer. Each stream has two of them here at worst.
 const PIECE_MAX: u64 = 256 << 10;
+/// Longest wait for the next channel of a name that a reader follows, before it is asked for again.
+const FOLLOW_WAIT_MS: u64 = 600_000;
+/// Time after which that is asked for again, where it was refused at once.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
 /// Bytes from which on a piece is booked while it waits for its turn.
 const BOOKED_FROM: u64 = 4 << 10;
 
@@ -47,10 +53,7 @@ pub(in crate::grpc) fn read(begun: Begun, request: v1::ChannelReadRequest) -> Me
 async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answers) -> Result<(), Failure> {
     // However seldom it reads: its writer is told by whom it is held up.
     begun.bounds.bear();
-    let client = begun.client(&request.client)?;
-    let cancel = begun.call.caller().cancel.clone();
-    let attached = outcome(|done| begun.exchange.channel_attach_hosted(client, cancel, request, done), drop);
-    let (hosted, ring) = attached.await?;
+    let (mut hosted, ring) = attach(begun, request.clone()).await?;
     let mut reader = Reader {
         begun,
         answers,
@@ -59,24 +62,90 @@ async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answ
         parts: (Arc::from([]), Arc::default()),
     };
     reader.room().await?.send(answer(Event::Attached(hosted.attached().clone())));
+    // Lowest sequence of which the client knows nothing.
+    let mut next = hosted.attached().first;
     loop {
         let room = reader.room().await?;
         let end = match reader.next().await? {
+            // Was sent before the way was lost.
+            Read::Message(message) if message.sequence() < next => continue,
+            Read::Gap { next: after, .. } if after <= next => continue,
             Read::Message(message) => {
+                next = message.sequence().saturating_add(1);
                 reader.send(room, message).await?;
                 continue;
             }
-            Read::Gap { dropped, next } => {
-                room.send(answer(Event::Gap(v1::ChannelGap { dropped, next })));
+            Read::Gap { dropped, next: after } => {
+                room.send(gap(dropped.min(after - next), after));
+                next = after;
                 continue;
             }
             Read::Finished => v1::ChannelOutcome::Finished,
             Read::Lost => v1::ChannelOutcome::WriterLost,
             Read::Cut => v1::ChannelOutcome::PeerLost,
         };
-        room.send(answer(Event::End(v1::ChannelEnd { outcome: end.into() })));
-        return Ok(());
+        let outcome = end.into();
+        if !request.follow {
+            room.send(answer(Event::End(v1::ChannelEnd { outcome })));
+            return Ok(());
+        }
+        let before = hosted.epoch();
+        drop(hosted);
+        let ring;
+        (hosted, ring) = follow(begun, &request).await?;
+        (reader.ring, reader.parts) = (Some(ring), (Arc::from([]), Arc::default()));
+        let attached = hosted.attached();
+        if before == 0 || before != hosted.epoch() {
+            next = attached.first;
+            let attached = Some(attached.clone());
+            room.send(answer(Event::Epoch(v1::ChannelEpoch { outcome, attached })));
+        } else if attached.first > next {
+            room.send(gap(attached.first - next, attached.first));
+            next = attached.first;
+        }
     }
+}
+
+async fn attach(
+    begun: &Begun,
+    request: v1::ChannelReadRequest,
+) -> Result<(HostedReader, RingReader), Failure> {
+    let client = begun.client(&request.client)?;
+    let cancel = begun.call.caller().cancel.clone();
+    outcome(|done| begun.exchange.channel_attach_hosted(client, cancel, request, done), drop).await
+}
+
+/// Waits for a channel of the name after the end of one, for as long as the stream lasts.
+async fn follow(
+    begun: &Begun,
+    request: &v1::ChannelReadRequest,
+) -> Result<(HostedReader, RingReader), Failure> {
+    let from = v1::ChannelFrom::Oldest.into();
+    let request = v1::ChannelReadRequest { from, wait_ms: FOLLOW_WAIT_MS, ..request.clone() };
+    loop {
+        match attach(begun, request.clone()).await {
+            Err(failure) if is_absent(&failure) => tokio::time::sleep(FOLLOW_PAUSE).await,
+            attached => return attached,
+        }
+    }
+}
+
+/// Returns whether another channel of the name may come all the same.
+fn is_absent(failure: &Failure) -> bool {
+    matches!(
+        failure.reason,
+        Reason::NotFound
+            | Reason::ChannelEnded
+            | Reason::PeerUnknown
+            | Reason::PeerUnreachable
+            | Reason::OwnerLost
+            | Reason::WriterNotAnswering
+            | Reason::DeadlineExceeded
+    )
+}
+
+fn gap(dropped: u64, next: u64) -> Result<v1::ChannelReadResponse, Status> {
+    answer(Event::Gap(v1::ChannelGap { dropped, next }))
 }
 
 type Room<'a> = mpsc::Permit<'a, Result<v1::ChannelReadResponse, Status>>;

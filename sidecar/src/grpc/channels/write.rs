@@ -65,6 +65,7 @@ async fn converse(begun: &Begun, mut requests: Requests, answers: &Answers) -> R
         match next(&mut requests).await? {
             Some(Step::Message(message)) => writer.message(begun, &mut requests, message).await?,
             Some(Step::Finish(_)) => return writer.finish().await,
+            Some(Step::Evict(evict)) => writer.evict(evict.reader)?,
             Some(Step::Chunk(_)) => {
                 return Err(misuse("a chunk that belongs to no message: the one before has all its bytes"));
             }
@@ -371,6 +372,15 @@ impl<'a> Writer<'a> {
             _ => incoming.plain_bytes(),
         };
         Ok(self.ring()?.kept(claimed).publish(bytes))
+    }
+
+    /// Evicts a reader; one that has gone is nothing.
+    fn evict(&self, reader: u64) -> Result<(), Failure> {
+        if !self.hosted.spec().evicts {
+            return Err(misuse("a reader is evicted from a channel alone whose shape says `evicts`"));
+        }
+        self.hosted.evict(reader);
+        Ok(())
     }
 
     /// Says that no message comes any more.

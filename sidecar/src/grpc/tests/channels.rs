@@ -448,3 +448,53 @@ async fn more_streams_than_a_connection_may_have_are_refused_and_the_end_of_the_
     drop((writer, client));
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_follows_is_told_of_the_next_channel_of_the_name() {
+    let world = World::new().await;
+    let (mut writes, mut reads_) = (world.client().await, world.client().await);
+    let mut writer = Writer::open(&mut writes, "c", v1::ChannelPolicy::Block).await;
+    let mut reader = attach(&mut reads_, v1::ChannelReadRequest { follow: true, ..reads("c") }).await;
+    for bytes in [b"0", b"1"] {
+        writer.say(plain(bytes));
+        assert_eq!(read(&mut reader).await.1, [bytes]);
+        writer.written().await;
+    }
+    writer.say(finish());
+    assert!(matches!(writer.outcome().await, Wrote::Finished(_)));
+    let mut writer = Writer::open(&mut writes, "c", v1::ChannelPolicy::Block).await;
+    writer.say(plain(b"2"));
+    let Read::Epoch(epoch) = event(&mut reader).await else { panic!("another channel is told") };
+    let attached = epoch.attached.clone().unwrap();
+    assert_eq!((epoch.outcome(), attached.first), (v1::ChannelOutcome::Finished, 0));
+    assert_eq!(attached.writer, "writes");
+    let (message, parts) = read(&mut reader).await;
+    assert_eq!((message.sequence, parts), (0, vec![b"2".to_vec()]));
+    drop(reader);
+    writer.written().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_is_evicted_by_its_number_and_told() {
+    let world = World::new().await;
+    let (mut writes, mut reads_) = (world.client().await, world.client().await);
+    let mut writer = Writer::begin(&mut writes).await;
+    let Step::Open(mut opens) = open("c", v1::ChannelPolicy::Block) else { panic!("it opens") };
+    opens.spec.as_mut().unwrap().evicts = true;
+    writer.say(Step::Open(opens));
+    assert!(matches!(writer.next().await, Wrote::Opened(_)));
+    let mut reader = attach(&mut reads_, reads("c")).await;
+    let channels = world.exchange.channel_stat(&v1::ChannelStatRequest::default()).channels;
+    let number = channels[0].readers[0].reader;
+    writer.say(Step::Evict(v1::ChannelEvict { reader: number }));
+    writer.say(Step::Evict(v1::ChannelEvict { reader: number + 100 }));
+    let told = tokio::time::timeout(PATIENCE, reader.message()).await.expect("it is told");
+    assert_eq!(info(&told.unwrap_err()).reason, "EVICTED");
+    writer.say(plain(b"on"));
+    assert_eq!(writer.written().await.readers, 0);
+    assert_eq!(world.exchange.channel_totals().evicted, 1);
+    // One that was not made for it has nobody evicted.
+    let mut writer = Writer::open(&mut writes, "d", v1::ChannelPolicy::Block).await;
+    writer.say(Step::Evict(v1::ChannelEvict { reader: 1 }));
+    assert_eq!(info(&writer.answer().await.unwrap_err()).reason, "INVALID_ARGUMENT");
+}
