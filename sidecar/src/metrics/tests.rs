@@ -28,7 +28,8 @@ const MODULES: [&str; 15] = [
     "sidecar",
     "transfer",
 ];
-const UNITS: [&str; 39] = [
+const UNITS: [&str; 40] = [
+    "attachments",
     "sets",
     "commits",
     "snapshots",
