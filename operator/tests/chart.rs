@@ -165,7 +165,7 @@ fn every_toggle_adds_or_takes_away_its_objects_alone() {
     let program = helm_program();
     let names = |settings: &[&str]| installed(&program, settings).into_keys().collect::<Vec<_>>();
     let usual = names(&[]);
-    let toggles: [(&str, &[&str]); 7] = [
+    let toggles: [(&str, &[&str]); 8] = [
         (
             "networkPolicy.exchanges[0].namespace=ml,networkPolicy.exchanges[0].name=a",
             &["NetworkPolicy/tensorlane-exchange-a"],

@@ -3339,7 +3339,8 @@ pub mod tensorlane_client {
         }
         /// Reads a channel of this peer or of another one, by copy. The stream is the reader: it is attached with the first answer, `attached`,
         /// and is a reader until either end ends it. A message counts as read once all of its bytes have been handed to the connection;
-        /// so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`.
+        /// so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`; a reader that follows gets
+        /// `epoch` in its place, and goes on.
         ///
         /// Errors are those of an attach (NOT_FOUND, WRITER_NOT_ANSWERING, CHANNEL_ENDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and MESSAGE_DAMAGED.
         pub async fn channel_read(
@@ -3724,7 +3725,8 @@ pub mod tensorlane_server {
             + 'static;
         /// Reads a channel of this peer or of another one, by copy. The stream is the reader: it is attached with the first answer, `attached`,
         /// and is a reader until either end ends it. A message counts as read once all of its bytes have been handed to the connection;
-        /// so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`.
+        /// so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`; a reader that follows gets
+        /// `epoch` in its place, and goes on.
         ///
         /// Errors are those of an attach (NOT_FOUND, WRITER_NOT_ANSWERING, CHANNEL_ENDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and MESSAGE_DAMAGED.
         async fn channel_read(

@@ -360,7 +360,8 @@ class TensorlaneServicer(object):
     def ChannelRead(self, request, context):
         """Reads a channel of this peer or of another one, by copy. The stream is the reader: it is attached with the first answer, `attached`,
         and is a reader until either end ends it. A message counts as read once all of its bytes have been handed to the connection;
-        so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`.
+        so a client that does not read holds its writer up, as the channel's policy says. The last answer is `end`; a reader that follows gets
+        `epoch` in its place, and goes on.
 
         Errors are those of an attach (NOT_FOUND, WRITER_NOT_ANSWERING, CHANNEL_ENDED, PEER_UNREACHABLE, LIMIT_EXCEEDED), and MESSAGE_DAMAGED.
         """

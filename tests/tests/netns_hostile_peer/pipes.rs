@@ -165,7 +165,7 @@ fn frames_of_pipes_and_channels_that_may_not_be_end_the_connection_and_nothing_e
     let near = client.connect_pipe("mine", &ConnectOptions::new()).unwrap();
     let far = listener.accept(Timeout::Default).unwrap();
     let hello = v1::PeerHello { version: 9, ..v1::PeerHello::default() };
-    let credit = v1::PeerChannelCredit { next: 9, landed: 9 };
+    let credit = v1::PeerChannelCredit { next: 9, landed: 9, ..v1::PeerChannelCredit::default() };
     type Says<'a> = Box<dyn Fn(&mut Hostile) + 'a>;
     let call = |kind: PeerKind, flags: u16, call: u64, asked: v1::PeerPipeCall| -> Says<'_> {
         Box::new(move |hostile| hostile.send(kind, flags, call, &asked))
@@ -311,7 +311,14 @@ fn messages_of_a_channel_that_may_not_be_end_the_connection_and_its_readers() {
         let (call, _) = hostile.asked::<v1::PeerChannelAttach>(PeerKind::ChannelAttach);
         let (name, writer) = (format!("c{at}"), "liar".to_owned());
         let spec = v1::ChannelSpec { name, slots: 4, slot_bytes: 64 << 10, ..Default::default() };
-        let attached = v1::PeerChannelAttached { spec: Some(spec), first: 5, missed: 0, writer, epoch: 1 };
+        let attached = v1::PeerChannelAttached {
+            spec: Some(spec),
+            first: 5,
+            missed: 0,
+            writer,
+            epoch: 1,
+            ..v1::PeerChannelAttached::default()
+        };
         hostile.send(PeerKind::ChannelAttach, REPLY, call, &attached);
         let mut reader = attaching.join().unwrap();
         let (credited, _) = hostile.asked::<v1::PeerChannelCredit>(PeerKind::ChannelCredit);
@@ -334,9 +341,9 @@ fn a_credit_for_what_was_not_sent_ends_the_connection_and_frees_the_writer() {
     let client = peers.client(0);
     let mut writer = client.channel_writer(&ChannelSpec::new("c").slots(4).slot_bytes(64 << 10)).unwrap();
     for credit in [
-        v1::PeerChannelCredit { next: 0, landed: 1 },
-        v1::PeerChannelCredit { next: u64::MAX, landed: 0 },
-        v1::PeerChannelCredit { next: 1, landed: 0 },
+        v1::PeerChannelCredit { next: 0, landed: 1, ..v1::PeerChannelCredit::default() },
+        v1::PeerChannelCredit { next: u64::MAX, landed: 0, ..v1::PeerChannelCredit::default() },
+        v1::PeerChannelCredit { next: 1, landed: 0, ..v1::PeerChannelCredit::default() },
     ] {
         let mut hostile = Hostile::speaking(PEER_PIPES_SINCE, &peers, 1, "b");
         let attach = v1::PeerChannelAttach { name: "c".to_owned(), deadline_ms: 9_000, ..Default::default() };

@@ -46,10 +46,10 @@ fn a_writer_that_waits_leaves_what_is_not_acknowledged_where_it_is() {
 fn a_reader_that_goes_back_in_a_ring_that_drops_counts_what_is_gone_once() {
     let mut world = World::of(Policy::DropOldest, 4, 64);
     let (mut reader, cursor) = acknowledging(&world);
-    (0..3).for_each(|_| drop(world.write(b"x")));
+    (0..3).for_each(|_| _ = world.write(b"x"));
     let begin = reader.mark();
     assert_eq!(sequences(&mut reader, 3), [0, 1, 2]);
-    (3..9).for_each(|_| drop(world.write(b"x")));
+    (3..9).for_each(|_| _ = world.write(b"x"));
     assert!(matches!(read(&mut reader), Read::Gap { dropped: 2, next: 5 }));
     assert_eq!(message(&mut reader).sequence(), 5);
     reader.go_back(Mark { next: 2, ..begin });
