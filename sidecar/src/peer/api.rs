@@ -367,7 +367,7 @@ pub trait Serve: Send + Sync {
     }
     /// The connection has ended, and every pipe that was opened on it.
     fn pipes_over(&self, _from: &super::PipeAsker) {}
-    /// This sidecar stops: no peer that is away is waited for any more.
+    /// Called as this sidecar stops: no peer that is away is waited for any more.
     fn stopping(&self) {}
     /// The connection is lost: the grace for this peer's leases begins.
     fn peer_lost(&self, peer: &PeerKey);

@@ -56,7 +56,7 @@ pub trait ChannelSource: Send + Sync {
     fn ended(&self);
     /// The connection is lost. Must not block; again is nothing.
     fn lost(&self);
-    /// It goes on, on this connection. Must not block.
+    /// Goes on with the attachment on this connection. Must not block.
     fn resumed(&self, line: ChannelLine);
     /// Sends what there is until the end, on a thread of its own, and says that its last line is over.
     fn pump(&self, line: &ChannelLine);
@@ -66,7 +66,7 @@ pub trait ChannelSource: Send + Sync {
 pub struct AttachedHere {
     /// Answer to it.
     pub message: v1::PeerChannelAttached,
-    /// What it reads.
+    /// Source of its messages.
     pub source: Arc<dyn ChannelSource>,
     /// Set if that goes on, and has a thread.
     pub resumed: bool,
@@ -150,7 +150,7 @@ impl Attachments {
         }
     }
 
-    /// This sidecar stops: nothing goes on, and the peer is told so.
+    /// Ends everything as this sidecar stops, and tells the peer so.
     pub(super) fn stop(&self, link: &Link) {
         let (sources, sinks) = {
             let mut inner = self.0.lock();

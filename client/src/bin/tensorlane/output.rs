@@ -181,7 +181,7 @@ fn shown(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<Vec<
     Ok(parts.collect::<Vec<_>>().join(BOLD).into())
 }
 
-/// What printing came to, where the exit code says more than that a reader has left.
+/// Outcome of printing, where the exit code says more than that a reader has left.
 pub(crate) fn even_unread(printed: io::Result<()>) -> io::Result<()> {
     printed.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }

@@ -58,7 +58,7 @@ pub(super) struct Arrivals {
     part: Option<(u64, u64)>,
     landed: u64,
     told: u64,
-    /// What `next` was when the owner was told last.
+    /// Value of `next` when the owner was told last.
     told_next: u64,
 }
 

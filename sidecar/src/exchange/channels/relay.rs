@@ -147,7 +147,7 @@ impl Exchange {
         self.relays().iter().filter(|relay| relay.is_of(peer)).for_each(|relay| relay.close());
     }
 
-    /// This sidecar stops: nobody comes back for a channel.
+    /// Closes all attachments as this sidecar stops: nobody comes back for a channel.
     pub(in crate::exchange) fn channels_stop(&self) {
         self.relays().iter().for_each(|relay| relay.close());
     }

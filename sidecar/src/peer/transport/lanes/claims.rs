@@ -18,11 +18,11 @@ use crate::hashes::Hash;
 /// Verdict on a granule that is here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict<B> {
-    /// It is the owner's.
+    /// The bytes are the owner's.
     Proven,
     /// The owner has not said yet what it must be.
     Waits,
-    /// It is not the owner's; who sent it.
+    /// The bytes are not the owner's; who sent them.
     Forged(B),
     /// Nobody will say what it must be: it is to come from the owner.
     Worthless,
@@ -60,7 +60,7 @@ impl<B: Clone> Claims<B> {
         self.claims.insert(granule, Claim { hash, by, waits: false });
     }
 
-    /// These granules do not count any more.
+    /// Forgets granules, which do not count any more.
     pub(super) fn forget(&mut self, granules: Range<u64>) {
         for granule in granules {
             if self.claims.remove(&granule).is_some_and(|claim| claim.waits) {

@@ -122,13 +122,13 @@ pub(super) struct Brought {
     pub(super) crc32c: Option<u32>,
     /// The lane that brought it.
     pub(super) lane: u64,
-    /// Who sent it, if that is not the owner, and what its granules hash to.
+    /// Sender, if that is not the owner, and hashes of its granules.
     pub(super) claim: Option<(Arc<RelaySession>, Vec<Hash>)>,
 }
 
 /// Granules that are not the owner's.
 pub(in crate::peer) struct Forged {
-    /// Who sent them.
+    /// Sender of the granules.
     pub(in crate::peer) by: Arc<RelaySession>,
     pub(in crate::peer) granules: u64,
 }
