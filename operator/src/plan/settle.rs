@@ -1,8 +1,8 @@
 //! Settles what holds for a sidecar: what the pod says, else what its exchange says, else what the installation says.
 
 use tensorlane_proto::crd::{
-    DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Prefer, Requirement, SameNode,
-    TransportKind,
+    DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Neighbours, Prefer, Requirement, SameNode,
+    Security, TransportKind,
 };
 
 use super::asked::Asked;
@@ -39,6 +39,7 @@ pub(super) struct Settled {
     pub(super) prefer: Option<Prefer>,
     pub(super) require: Vec<Requirement>,
     pub(super) encryption: Option<Encryption>,
+    pub(super) neighbours: Option<Neighbours>,
     pub(super) lease_grace: Option<String>,
     pub(super) ticket_ttl: Option<String>,
     pub(super) same_node: SameNode,
@@ -63,7 +64,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
     let gpu = gpu_mode(wishes, &spec, view, facts, share_process_namespace)?;
     let transports = transports(wishes, &spec, &exchange)?;
     let require = require(wishes, &spec);
-    let encryption = spec.security.as_ref().and_then(|security| security.encryption);
+    let Security { encryption, neighbours } = spec.security.clone().unwrap_or_default();
     let sidecar = spec.sidecar.clone().unwrap_or_default();
     let gc = spec.gc.clone().unwrap_or_default();
     Ok(Settled {
@@ -78,6 +79,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
         prefer: spec.prefer,
         require,
         encryption,
+        neighbours,
         lease_grace: gc.lease_grace,
         ticket_ttl: gc.ticket_ttl,
         same_node,

@@ -152,6 +152,7 @@ fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
         ("TENSORLANE_PREFER", settled.prefer.map(|word| word.to_string())),
         ("TENSORLANE_REQUIRE", (!require.is_empty()).then(|| joined(require))),
         ("TENSORLANE_ENCRYPTION", settled.encryption.map(|word| word.to_string())),
+        ("TENSORLANE_SECURITY_NEIGHBOURS", settled.neighbours.map(|word| word.to_string())),
         ("TENSORLANE_GPU_MODE", Some(settled.gpu.to_string())),
         ("TENSORLANE_NODE_DIRECTORY", node),
         ("TENSORLANE_SETS_ROOT", settled.sets.as_ref().map(|_| SETS_PATH.to_owned())),

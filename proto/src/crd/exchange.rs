@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::words::{Encryption, GpuMode, LogLevel, Prefer, Requirement, SameNode, TransportKind};
+use super::words::{Encryption, GpuMode, LogLevel, Neighbours, Prefer, Requirement, SameNode, TransportKind};
 
 /// An exchange: the pods of this namespace that may exchange tensors, and how they do. The one named `default` is that
 /// of every pod that names none.
@@ -57,7 +57,7 @@ pub struct ExchangeSpec {
     /// When what nobody keeps goes away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc: Option<Gc>,
-    /// Protection of bytes against others on the network.
+    /// Protection of bytes against others on the network and the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security: Option<Security>,
     /// Pods that may belong to the exchange: all of the namespace unless given. `default` is always open to all. It is looked at
@@ -144,6 +144,10 @@ pub struct Security {
     /// Encryption of bytes between nodes: `required` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
+    /// Copies that other pods of the node have of a third pod's tensors: mapped unless `off`. Those pods are trusted with their bytes.
+    /// `off` brings a copy to each pod, which takes its time and room. What a pod owns is mapped either way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbours: Option<Neighbours>,
 }
 
 /// Connections of each sidecar with other peers.

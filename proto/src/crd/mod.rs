@@ -21,7 +21,9 @@ pub use exchange::{
     SidecarSettings, TensorExchange,
 };
 pub use peer::{OfferedTransport, PeerOffer, PeerSpec, PeerStatus, TensorPeer};
-pub use words::{Encryption, GpuMode, LogLevel, Prefer, Requirement, SameNode, TransportKind, UnknownWord};
+pub use words::{
+    Encryption, GpuMode, LogLevel, Neighbours, Prefer, Requirement, SameNode, TransportKind, UnknownWord,
+};
 
 /// The group of all our objects, and the prefix of our annotations and labels.
 pub const GROUP: &str = "tensorlane.dev";

@@ -94,6 +94,16 @@ words! {
 }
 
 words! {
+    /// Use of copies that other pods of the node have of a third pod's tensors.
+    Neighbours {
+        /// They are mapped.
+        On = "on",
+        /// Each pod brings a copy of its own.
+        Off = "off",
+    }
+}
+
+words! {
     /// Choice between `tcp` and `quic` for large tensors if both may be used.
     Prefer {
         /// The one that brings more, found out by trying the other now and then.

@@ -301,6 +301,29 @@ fn a_pod_whose_policy_shares_no_memory_lends_nothing() {
 }
 
 #[test]
+fn a_pod_that_does_not_trust_its_neighbours_brings_its_own_copy_and_maps_what_is_theirs() {
+    let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
+    let peers = Peers::start(3, |host, options| match host {
+        0 => options,
+        1 => at(dir.path(), options),
+        _ => at(dir.path(), options).set("security.neighbours", "off"),
+    });
+    met(&peers);
+    {
+        let (owner, first, second) = (peers.client(0), peers.client(1), peers.client(2));
+        let stored = put(&owner, 1, LARGE);
+        let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
+        let own = second.acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(is(&copied, 1, LARGE) && is(&own, 1, LARGE));
+        assert!(how(&own).starts_with("tcp by "), "{}", how(&own));
+        assert_eq!(from_neighbours(&peers, 2), 0);
+        let theirs = put(&first, 2, LARGE);
+        assert!(is(&from_a_pod_that_answers(&second, theirs.reference()), 2, LARGE));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_pod_that_has_no_room_for_a_copy_keeps_nobody_waiting() {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
     let peers = Peers::start(3, |host, options| match host {
