@@ -76,7 +76,11 @@ fn file_by(rename: Flagged, at: BorrowedFd<'_>, from: &Path, to: &Path) -> Resul
         // It has no second names.
         Err(error) if is_lacking(error) || error == Errno::PERM => plainly(at, from, to),
         Err(error) => Err(error),
-        Ok(()) => unlinkat(at, from, AtFlags::empty()),
+        // It has its name. Where the other one cannot be taken away, that is all that is left.
+        Ok(()) => {
+            let _ = unlinkat(at, from, AtFlags::empty());
+            Ok(())
+        }
     }
 }
 

@@ -187,7 +187,7 @@ fn every_toggle_adds_or_takes_away_its_objects_alone() {
             &[
                 "Certificate/tensorlane-webhook",
                 "Certificate/tensorlane-webhook-authority",
-                "Issuer/tensorlane-webhook",
+                "Issuer/tensorlane-webhook-ca",
                 "Issuer/tensorlane-webhook-root",
             ],
         ),

@@ -84,6 +84,7 @@ fn peer(peer: &Value) -> Option<Finding> {
     }
     let remedy = match reason {
         "PodEnded" | "PodEnding" => return Some(Finding::note("peers", format!("{own}: its pod is over"))),
+        "PodGone" => format!("kubectl delete tensorpeer {own}"),
         "NodeLost" => format!("kubectl describe node {}", text(peer, "/spec/node")),
         "SidecarNotReady" => format!("kubectl logs {own} -c tensorlane; kubectl describe pod {own}"),
         _ => format!(

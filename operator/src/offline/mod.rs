@@ -294,10 +294,10 @@ fn inject_pod(pod: &mut Value, facts: &Facts, is_known: bool, mut note: impl FnM
         Decision::Skip(Skip::NotRequested) if !is_known => {
             note(format!("not injected: {}, as far as these manifests say", Skip::NotRequested), false);
         }
-        Decision::Deny(Deny::ExchangeMissing { name, .. }) => note(
+        Decision::Deny(Deny::ExchangeMissing { name, there, .. }) if there.is_empty() => note(
             format!(
                 "not injected: its TensorExchange {name} is not among these manifests. The webhook adds the sidecar if it is in the \
-                 cluster; to have it added here, put the exchange before the pod"
+                 cluster; to have it added here, add the exchange to them"
             ),
             false,
         ),

@@ -2,8 +2,10 @@
 //! included. It is read by a port of libyaml, of which kubectl's library is one, too: both take the same texts.
 
 use std::collections::HashMap;
+use std::io::Read as _;
+use std::panic;
 
-use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
+use libyaml_safer::{Encoding, EventData, Mark, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
 use super::BYTES_MAX;
@@ -47,9 +49,21 @@ pub(super) fn read(text: &str) -> Result<Document, Fault> {
     {
         return Ok(Document { value, more: false });
     }
+    // The parser has places at which it gives up with a panic, such as a tag with a comma behind it.
+    let read = panic::catch_unwind(|| read_yaml(text));
+    read.unwrap_or_else(|_| {
+        let text = "the parser gave up: has a tag such as !!str a comma behind it?".to_owned();
+        Err(Fault { line: 1, text })
+    })
+}
+
+fn read_yaml(text: &str) -> Result<Document, Fault> {
     let mut reader = Reader::default();
-    let (mut parser, mut bytes) = (Parser::new(), text.as_bytes());
-    parser.set_input_string(&mut bytes);
+    // kubectl ends each line, and so the last one.
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    let mut parser = Parser::new();
+    parser.set_encoding(Encoding::Utf8);
+    parser.set_input(text.as_bytes().chain(end.as_bytes()));
     let mut is_read = false;
     while !is_read {
         let event = parser.parse().map_err(|error| fault(&error))?;

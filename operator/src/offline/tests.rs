@@ -99,6 +99,9 @@ fn an_exchange_that_is_not_among_the_manifests_may_be_in_the_cluster() {
         "{:?}",
         done.notes
     );
+    let other = "kind: TensorExchange\nmetadata: {name: trainer, namespace: ml}\nspec: {}\n";
+    let other = injected(&format!("{yaml}---\n{other}"));
+    assert!(other.notes[0].denied && other.notes[0].text.contains("trainer"), "{:?}", other.notes);
 }
 
 #[test]
@@ -140,6 +143,10 @@ const FORMS_READ_BY_KUBECTL: &[(&str, &str)] = &[
     ("a: ! 1\n", r#"{"a":"1"}"#),
     ("a: &x 1\nb: &x 2\nc: *x\n", r#"{"a":1,"b":2,"c":2}"#),
     ("? a\n: b\n", r#"{"a":"b"}"#),
+    // kubectl ends each line, the last one too.
+    ("a: |\n  x", r#"{"a":"x\n"}"#),
+    ("a: >-\n  x\n  y", r#"{"a":"x y"}"#),
+    ("\u{ff41}: 1\n", "{\"\u{ff41}\":1}"),
 ];
 
 #[test]
@@ -153,6 +160,8 @@ fn documents_are_read_in_every_form_that_kubectl_reads() {
         ("a: *x\n", "names nothing before it"),
         ("a: @x\n", "cannot start any token"),
         ("\ta: 1\n", "cannot start any token"),
+        ("a: \"b\\", "unexpected end of stream"),
+        ("a: [!!str, b]\n", "the parser gave up"),
     ] {
         let refused = reading::read(yaml).unwrap_err();
         assert!(refused.text.contains(fault) && refused.line == 1, "{refused:?}");

@@ -131,11 +131,18 @@ impl<T> Search<T> {
 
     /// A peer told of a name while it was waited for: the first that has it is the answer. A peer that is not there may come.
     pub(super) fn told(&mut self, key: &Key, told: &Result<There, Failure>) {
-        if let (Some(peer), Err(failure)) = (&key.at, told)
-            && is_absence(failure)
-        {
-            self.absent.insert(peer.clone(), failure.clone());
-            return;
+        match (&key.at, told) {
+            (Some(peer), Err(failure)) if is_absence(failure) => {
+                self.absent.insert(peer.clone(), failure.clone());
+                return;
+            }
+            // It is there, and has no such name yet.
+            (Some(peer), Err(failure)) if failure.reason == Reason::NotFound => {
+                self.absent.remove(peer);
+                self.silent.remove(peer);
+                return;
+            }
+            _ => {}
         }
         let missing = self.wanted.iter().zip(&mut self.found).filter(|(_, found)| found.is_none());
         for ((at, name), found) in missing {
@@ -371,6 +378,11 @@ mod tests {
         came.answered(&peer, &[0], Err(Failure::new(Reason::PeerUnreachable, "nobody listens there")));
         came.answered(&peer, &[0], Ok(v1::Inquired::default()));
         assert_eq!(reason(came), Reason::NotFound);
+        let mut came_without = new();
+        came_without.told(&key, &Err(Failure::new(Reason::PeerUnknown, "no other peer a is listed")));
+        came_without.told(&key, &Err(Failure::new(Reason::NotFound, "nothing is named x")));
+        assert!(came_without.misses(&name));
+        assert_eq!(reason(came_without), Reason::NotFound);
         let mut refused = new();
         refused.answered(&peer, &[0], Err(Failure::new(Reason::LimitExceeded, "too many calls")));
         assert!(refused.is_complete());

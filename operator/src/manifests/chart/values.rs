@@ -235,8 +235,8 @@ const CPU: &str = "^([1-9][0-9]{0,5}m|[1-9][0-9]{0,2}(\\.[0-9]{1,3})?|1000|0\\.[
 struct CertManager {
     /// cert-manager makes the certificate and writes the bundle.
     enabled: bool,
-    /// Issuer of the certificate, such as `{kind: ClusterIssuer, name: internal}`; empty for an Issuer of the chart's
-    /// own that signs itself.
+    /// Issuer of the certificate, such as `{kind: ClusterIssuer, name: internal}`; empty for an authority
+    /// of the chart's own.
     issuer_ref: BTreeMap<String, String>,
 }
 

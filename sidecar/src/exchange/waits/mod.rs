@@ -332,7 +332,16 @@ impl Inner {
             Ok(inquired) => {
                 for (name, result) in names.into_iter().zip(inquired.results) {
                     // A name of somebody else's tensor is nothing that this peer can speak for.
-                    let Ok(there) = there(result) else { continue };
+                    let there = match there(result) {
+                        Ok(there) => there,
+                        // Whoever waits for this peer hears that it is there, and has no such name yet.
+                        Err(failure) if failure.reason == Reason::NotFound => {
+                            let ([_, key], told) = (keys(name), Err(failure));
+                            self.tell(&key, |waiter| waiter.told(&key, &told));
+                            continue;
+                        }
+                        Err(_) => continue,
+                    };
                     if there.reference.peer() != peer {
                         continue;
                     }
