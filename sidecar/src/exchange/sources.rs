@@ -28,6 +28,8 @@ use crate::store::Tensor;
 const KNOWN_MAX: usize = 4_096;
 /// Most checksums of our tensors that were made for readers and are kept. Each costs 16 bytes, or a read of a tensor.
 const PROOFS_MAX: usize = 4_096;
+/// Most questions for hashes of one tensor that wait; the next one is refused, and its reader gets all bytes of the owner.
+const HASHING_MAX: usize = 4_096;
 
 /// Settings by which tensors are passed on from reader to reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +63,10 @@ enum Proof {
 }
 
 /// Granules of a tensor of ours whose hashes a reader waits for.
-type WaitingForHashes = (Range<u64>, TellProven);
+type WaitingForHashes = (Range<u64>, Asked);
+
+/// A question for hashes, which is answered whatever becomes of it.
+struct Asked(Option<TellProven>);
 
 /// Knowledge of tensors that are passed on.
 pub(super) struct Sources {
@@ -267,11 +272,23 @@ impl Exchange {
         if let Some(known) = hashes.of(&granules) {
             return reply(Ok(known));
         }
-        match self.sources.hashing.lock().entry(id) {
-            Entry::Occupied(mut waiting) => return waiting.get_mut().push((granules, reply)),
-            Entry::Vacant(first) => drop(first.insert(vec![(granules, reply)])),
+        let asked = Asked(Some(reply));
+        let (is_first, refused) = match self.sources.hashing.lock().entry(id) {
+            Entry::Occupied(waiting) if waiting.get().len() == HASHING_MAX => (false, Some(asked)),
+            Entry::Occupied(mut waiting) => {
+                waiting.get_mut().push((granules, asked));
+                (false, None)
+            }
+            Entry::Vacant(first) => {
+                first.insert(vec![(granules, asked)]);
+                (true, None)
+            }
+        };
+        if let Some(refused) = refused {
+            let message = format!("{HASHING_MAX} readers wait for hashes of the tensor");
+            return refused.tell(Err(Failure::new(Reason::LimitExceeded, message)));
         }
-        if let Some(exchange) = self.own.upgrade() {
+        if let Some(exchange) = self.own.upgrade().filter(|_| is_first) {
             exchange.hash(id, tensor);
         }
     }
@@ -287,13 +304,13 @@ impl Exchange {
             };
             let Some(left) = left else { return told.hash(id, hashed) };
             if let Err(failure) = outcome {
-                left.into_iter().for_each(|(_, reply)| reply(Err(failure.clone())));
+                left.into_iter().for_each(|(_, asked)| asked.tell(Err(failure.clone())));
             }
         };
         self.on_worker(Box::new(done), move |exchange| {
             let waiting = exchange.sources.hashing.lock().get_mut(&id).map(std::mem::take);
-            for (granules, reply) in waiting.into_iter().flatten() {
-                reply(serve::hash(&tensor, granules));
+            for (granules, asked) in waiting.into_iter().flatten() {
+                asked.tell(serve::hash(&tensor, granules));
             }
             Ok(())
         });
@@ -304,6 +321,24 @@ impl Exchange {
         match sought {
             Sought::Holders(lost) => reply(Ok(self.other_holders(from, id, lost))),
             Sought::Proof => self.prove(id, reply),
+        }
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn tell(mut self, proven: Result<Vec<u8>, Failure>) {
+        if let Some(reply) = self.0.take() {
+            reply(proven);
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(reply) = self.0.take() {
+            reply(Err(Failure::new(Reason::Internal, "the hashes were not made: a thread has ended")));
         }
     }
 }

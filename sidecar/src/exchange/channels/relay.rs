@@ -53,6 +53,8 @@ pub(super) struct Relay {
     /// The peer that reads.
     peer: PeerKey,
     drops: bool,
+    /// Most messages that may be on their way, with one before them and one after.
+    marks_max: usize,
     /// Answer to the attach.
     message: v1::PeerChannelAttached,
     /// Taken by the thread.
@@ -68,6 +70,8 @@ struct State {
     line: Option<(u64, ChannelLine)>,
     /// The writer has evicted the peer.
     evicted: bool,
+    /// Ended by this side, and by what ends the connection too.
+    closed: bool,
 }
 
 /// A turn of a relay: what is said on its connection.
@@ -187,10 +191,11 @@ impl Relay {
             reader: attached.reader,
             peer: peer.clone(),
             drops: spec.policy.drops(),
+            marks_max: usize::try_from(spec.slots).unwrap_or(usize::MAX).saturating_add(2),
             message: message.clone(),
             closer: ring.closer(),
             ring: Mutex::new(Some(ring)),
-            state: Mutex::new(State { attachment, line: None, evicted: false }),
+            state: Mutex::new(State { attachment, line: None, evicted: false, closed: false }),
             changed: Condvar::new(),
         });
         let source = Arc::new(Turn { relay: Arc::clone(&relay), number: 1 });
@@ -228,7 +233,10 @@ impl Relay {
 
     /// Ends it: nobody comes back.
     pub(super) fn close(&self) {
-        self.change(|state| state.attachment.close());
+        self.change(|state| {
+            state.attachment.close();
+            state.closed = true;
+        });
     }
 
     /// Changes the state, and has the thread look at it.
@@ -329,10 +337,9 @@ impl Relay {
                     }
                     written = message.sequence() + 1;
                     drop(message);
-                    marks.push_back(ring.mark());
-                    let received = self.state.lock().attachment.window.received();
-                    while marks.get(1).is_some_and(|mark| mark.next <= received) {
-                        marks.pop_front();
+                    if self.message.attachment != 0 && !self.remember(marks, ring.mark()) {
+                        self.close();
+                        return None;
                     }
                 }
                 Ok(Read::Gap { next, .. }) => written = next,
@@ -349,6 +356,17 @@ impl Relay {
             }
         };
         Some(end(outcome, if self.drops { written } else { 0 }))
+    }
+
+    /// Keeps a place to which it may go back, and none that the peer is past. Returns whether there are no more than can be: a peer that
+    /// gives back what it says it has not received would have them kept for ever.
+    fn remember(&self, marks: &mut VecDeque<Mark>, mark: Mark) -> bool {
+        marks.push_back(mark);
+        let received = self.state.lock().attachment.window.received();
+        while marks.get(1).is_some_and(|mark| mark.next <= received) {
+            marks.pop_front();
+        }
+        marks.len() <= self.marks_max
     }
 
     /// The end of a peer that was evicted.
@@ -402,10 +420,19 @@ impl Relay {
         if let Some(exchange) = self.exchange.upgrade() {
             exchange.end_reader(self.session, self.reader, false);
         }
-        if let Some(end) = last {
+        let (left, closed) = {
+            let mut state = self.state.lock();
+            (state.line.take(), state.closed)
+        };
+        // A peer that waits on a connection for what comes on another one hears that nothing comes. One that has left does not hear it.
+        let lost = (self.message.attachment != 0 && !closed).then(|| end(v1::PeerChannelOutcome::Lost, 0));
+        if let Some(end) = last.or(lost) {
             line.finish(&end);
         }
         line.over();
+        if let Some((_, left)) = left {
+            left.over();
+        }
     }
 }
 
@@ -455,9 +482,16 @@ impl ChannelSource for Turn {
     }
 
     fn resumed(&self, line: ChannelLine) {
-        self.relay.change(|state| state.line = Some((self.number, line)));
         if let Some(exchange) = self.relay.exchange.upgrade() {
             exchange.channel_resumed();
+        }
+        // Of a turn that is over meanwhile nobody takes the connection.
+        let unused = self.relay.change(|state| match state.attachment.is_on(self.number) {
+            true => state.line.replace((self.number, line)).map(|(_, before)| before),
+            false => Some(line),
+        });
+        if let Some(unused) = unused {
+            unused.over();
         }
     }
 

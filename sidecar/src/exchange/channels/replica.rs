@@ -478,6 +478,10 @@ impl Replica {
     /// Ends it: why, or none where the connection is lost.
     fn end(&self, exchange: &Exchange, end: Option<v1::PeerChannelEnd>) {
         if std::mem::replace(&mut self.state.lock().over, true) {
+            if end.is_some() && self.resumes.is_some() {
+                // Its last reader leaves just now, and finds the attachment taken out already.
+                self.inbox.lock().line.confirm();
+            }
             return;
         }
         if let Some(end) = end {

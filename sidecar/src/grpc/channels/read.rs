@@ -91,9 +91,11 @@ async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answ
         }
         let before = hosted.epoch();
         drop(hosted);
+        // The memory of the one that has ended is not kept until there is another one.
+        (reader.ring, reader.parts) = (None, (Arc::from([]), Arc::default()));
         let ring;
         (hosted, ring) = follow(begun, &request).await?;
-        (reader.ring, reader.parts) = (Some(ring), (Arc::from([]), Arc::default()));
+        reader.ring = Some(ring);
         let attached = hosted.attached();
         if before == 0 || before != hosted.epoch() {
             next = attached.first;

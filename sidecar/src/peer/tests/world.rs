@@ -365,7 +365,10 @@ impl Serve for Twin {
         match sought {
             Sought::Holders(lost) => {
                 let (peers, spares) = (self.holder(from, &lost), self.spares.lock().clone());
-                *self.lost.lock() = lost;
+                // Others that ask have lost nobody.
+                if !lost.is_empty() {
+                    *self.lost.lock() = lost;
+                }
                 reply(Ok(Found { peers, spares, crc32c: None }));
             }
             Sought::Proof if self.unprovable.load(Ordering::SeqCst) => {

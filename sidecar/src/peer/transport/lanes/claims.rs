@@ -105,9 +105,11 @@ impl<B: Clone> Claims<B> {
 
     /// The owner says the hashes that were to be said next. Granules that waited for them, to be judged anew.
     pub(super) fn say(&mut self, hashes: &[u8]) -> Vec<u64> {
+        let before = self.said.len() as u64;
         self.said.extend(hashes.as_chunks::<HASH_BYTES>().0);
-        let waiting = self.claims.iter().filter(|(_, claim)| claim.waits);
-        waiting.map(|(granule, _)| *granule).filter(|granule| self.said_of(*granule).is_some()).collect()
+        let from = self.from.unwrap_or_default();
+        let waiting = self.claims.range(from + before..from + self.said.len() as u64);
+        waiting.filter(|(_, claim)| claim.waits).map(|(granule, _)| *granule).collect()
     }
 
     /// The owner does not say any more. Granules that waited for it.
