@@ -96,7 +96,7 @@ words! {
 words! {
     /// Use of copies that other pods of the node have of a third pod's tensors.
     Neighbours {
-        /// They are mapped.
+        /// Copies are mapped.
         On = "on",
         /// Each pod brings a copy of its own.
         Off = "off",
