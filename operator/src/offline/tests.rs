@@ -164,7 +164,7 @@ fn documents_are_read_in_every_form_that_kubectl_reads() {
         ("a: [!!str, b]\n", "the parser gave up"),
     ] {
         let refused = reading::read(yaml).unwrap_err();
-        assert!(refused.text.contains(fault) && refused.line == 1, "{refused:?}");
+        assert!(refused.text.contains(fault) && refused.line <= 2, "{refused:?}");
     }
     // A comment needs no space behind three dashes.
     assert_eq!(injected("kind: Secret\n---#x\nkind: Secret\n").objects.len(), 2);
