@@ -41,6 +41,8 @@ pub(crate) async fn other_operators_definitions_take_what_the_chart_makes_for_th
     let expected = [
         "Certificate",
         "Certificate",
+        "Certificate",
+        "Issuer",
         "Issuer",
         "PodMonitor",
         "PodMonitor",
