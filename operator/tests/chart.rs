@@ -471,11 +471,6 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
         ("sameNode.bytes=64Ki", "bytes"),
         ("sameNode.bytes=2Ti", "bytes"),
         ("sameNode.files=1", "files"),
-        (
-            "sameNode.exchanges[0].namespace=ml,sameNode.exchanges[0].name=team-a,sameNode.exchanges[0].claim=true,\
-             sameNode.exchanges[1].namespace=ml-team,sameNode.exchanges[1].name=a,sameNode.exchanges[1].claim=true",
-            "tensorlane-ml-team-a",
-        ),
     ] {
         let refused = helm(&program, &["lint"], &["--set", bad]);
         let said = [refused.stdout, refused.stderr].concat();

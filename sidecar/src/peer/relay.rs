@@ -52,6 +52,8 @@ pub(super) struct RelaySession {
     behind: AtomicBool,
     /// Set if the holder had less time than others get: that it did not do says nothing for them.
     hurried: AtomicBool,
+    /// Set once it sent other bytes than the owner's.
+    forged: AtomicBool,
 }
 
 /// Bytes that a holder has brought, and when.
@@ -67,8 +69,8 @@ impl RelaySession {
     pub(super) fn new(owner: &Arc<Peer>, call: u64, turn: u32, holder: PeerKey) -> Arc<Self> {
         let (owner, now) = (Arc::clone(owner), Instant::now());
         let state = Mutex::new(Bringing { fed: now, hungry: None, floor: RateFloor::new(now) });
-        let (behind, hurried) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { owner, call, turn, holder, state, behind, hurried })
+        let [behind, hurried, forged] = std::array::from_fn(|_| AtomicBool::new(false));
+        Arc::new(Self { owner, call, turn, holder, state, behind, hurried, forged })
     }
 
     /// The holder is getting it itself, and we are as far as it is.
@@ -81,6 +83,16 @@ impl RelaySession {
     pub(super) fn rests(&self, now: Instant) -> bool {
         let hungry = self.state.lock().hungry;
         hungry.is_some_and(|since| now.saturating_duration_since(since) < REST)
+    }
+
+    /// The holder sent other bytes than the owner's: nothing more is asked of it.
+    pub(super) fn has_been_found(&self) {
+        self.forged.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the holder sent other bytes than the owner's.
+    pub(super) fn is_forger(&self) -> bool {
+        self.forged.load(Ordering::Relaxed)
     }
 
     /// Returns whether pieces are to be as small as they can, so that each is there soon.

@@ -177,7 +177,8 @@ impl Wanted {
 impl State {
     /// The next piece for a lane. `idle`: it has nothing else to do, so that nothing is held up by what may take its time.
     fn take(&mut self, lane: u64, idle: bool) -> Option<Piece> {
-        self.transfers.retain(|wanted| !wanted.transfer.is_over());
+        let is_forger = |wanted: &Wanted| wanted.asker.as_ref().is_some_and(|asker| asker.is_forger());
+        self.transfers.retain(|wanted| !wanted.transfer.is_over() && !is_forger(wanted));
         let now = Instant::now();
         let (resting, ready): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.transfers).into_iter().partition(|wanted| wanted.rests(now));

@@ -523,6 +523,8 @@ impl Transfer {
                 Verdict::Waits => {}
                 Verdict::Worthless => state.pieces.give_back(&range),
                 Verdict::Forged(by) => {
+                    // First, so that it is not asked for them again.
+                    by.has_been_found();
                     state.pieces.give_back(&range);
                     match forged.iter_mut().find(|forged| Arc::ptr_eq(&forged.by, &by)) {
                         Some(forged) => forged.granules += 1,
