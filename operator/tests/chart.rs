@@ -481,6 +481,11 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
     let same = helm(&program, &["template"], &["--set", "ports.webhook=9420"]);
     let said = String::from_utf8_lossy(&same.stderr);
     assert!(!same.status.success() && said.contains("ports.webhook and ports.admin are the same"), "{said}");
+    let claims = "sameNode.exchanges[0].namespace=ml,sameNode.exchanges[0].name=team-a,sameNode.exchanges[0].claim=true,\
+                  sameNode.exchanges[1].namespace=ml-team,sameNode.exchanges[1].name=a,sameNode.exchanges[1].claim=true";
+    let same = helm(&program, &["template"], &["--set", claims]);
+    let said = String::from_utf8_lossy(&same.stderr);
+    assert!(!same.status.success() && said.contains("PersistentVolume tensorlane-ml-team-a"), "{said}");
     let old = helm(&program, &["template", "--kube-version", "1.32.0"], &[]);
     assert!(!old.status.success() && String::from_utf8_lossy(&old.stderr).contains("1.33"));
 }
