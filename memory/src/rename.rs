@@ -38,7 +38,7 @@ pub fn directory(at: impl AsFd, from: &Path, to: &Path) -> io::Result<()> {
 /// system cannot swap.
 ///
 /// # Errors
-/// Those of the system. Both have their old names then, unless the last of three renames failed.
+/// Errors of the system. Both have their old names then, unless the last of three renames failed.
 pub fn swap(at: impl AsFd, one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     Ok(swap_by(flagged, at.as_fd(), one, other, aside)?)
 }

@@ -237,15 +237,14 @@ def _numbers(key: str, dtype: str, value: Any) -> Any:
 
 def _says(made: np.ndarray, given: np.ndarray, value: Any) -> bool:
     """True where numbers are what was given: whole ones exactly, others as near as the type allows, but not infinite."""
-    # Objects are compared exactly; a type in common may round both.
-    exact = made.astype(object)
     if given.dtype.kind in "biu":
-        return bool(np.all(exact == given.astype(object)))
+        # Objects are compared exactly; a type in common may round both.
+        return bool(np.all(made.astype(object) == given.astype(object)))
     if not np.all((np.isfinite(made) == np.isfinite(given)) & (np.isnan(made) == np.isnan(given))):
         return False
     # Whole numbers beside others: numpy has made them floats before.
     told = np.asarray(value, dtype=object) if isinstance(value, (list, tuple)) else np.empty(0, dtype=object)
-    return all(one == int(number) for one, number in zip(exact.flat, told.flat) if isinstance(number, (int, np.integer)))
+    return all(made.item(at) == int(number) for at, number in enumerate(told.flat) if isinstance(number, (int, np.integer)))
 
 
 def _unsaid(key: str, dtype: str, value: Any) -> Invalid:

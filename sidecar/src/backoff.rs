@@ -26,7 +26,7 @@ impl Backoff {
         self.first.saturating_mul(1 << doublings).min(self.longest)
     }
 
-    /// The same, half of it by `chance` from 0 to 1: those that failed together do not come back together.
+    /// Time to wait of which half is by `chance` from 0 to 1: those that failed together do not come back together.
     pub fn jittered(self, failures: u32, chance: f64) -> Duration {
         self.wait(failures).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
     }

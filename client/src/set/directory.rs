@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::error::Error;
 
-pub use export::{Draft, Export, export, sync_parent};
+pub use export::{Draft, Export, export, parent, sync_parent};
 pub use import::{Directory, LeafFile};
 
 /// Bytes that are read or written at once.

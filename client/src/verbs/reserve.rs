@@ -161,7 +161,7 @@ impl Reservation {
         put::stored(&self.connection, result, options)
     }
 
-    /// The same, whose seal is withdrawn with the calls of this client.
+    /// Reservation whose seal is a call of this client, and withdrawn with it.
     #[cfg(feature = "tokio")]
     pub(crate) fn of(mut self, client: &Client) -> Self {
         self.client = client.clone();

@@ -141,10 +141,13 @@ fn peer_spec(pod: &PodFacts, peer: Option<&TensorPeer>) -> Option<Action> {
     Some(Action::ApplyPeer { name: pod.name.clone(), spec, forgets })
 }
 
+/// Condition of a peer that says whether others reach it, as it stands.
+fn ready(peer: &TensorPeer) -> Option<&Condition> {
+    peer.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == "Ready")
+}
+
 fn condition_of(pod: &PodFacts, peer: &TensorPeer, now: &str) -> Option<Action> {
-    let said = peer.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let old = said.iter().find(|condition| condition.type_ == "Ready");
-    let condition = peer_condition(pod, peer, old, now)?;
+    let condition = peer_condition(pod, peer, ready(peer), now)?;
     Some(Action::SetPeerCondition { name: pod.name.clone(), condition })
 }
 
@@ -156,9 +159,7 @@ fn abandoned<'a>(scene: &'a Scene, now: &'a str) -> impl Iterator<Item = Action>
         peer.owner_references().is_empty() && !uids.contains(peer.spec.pod_uid.as_str())
     };
     scene.peers.iter().filter(is_abandoned).filter_map(|peer| {
-        let said = peer.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        let old = said.iter().find(|condition| condition.type_ == "Ready");
-        let condition = abandoned_condition(peer, old, now)?;
+        let condition = abandoned_condition(peer, ready(peer), now)?;
         Some(Action::SetPeerCondition { name: peer.name_any(), condition })
     })
 }

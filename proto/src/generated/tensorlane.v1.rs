@@ -1199,7 +1199,7 @@ pub struct ChannelEnd {
 /// Another channel of the name goes on where the one before ended, for a reader that follows. Its sequences begin anew.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChannelEpoch {
-    /// How the one before ended.
+    /// Outcome of the one before.
     #[prost(enumeration = "ChannelOutcome", tag = "1")]
     pub outcome: i32,
     /// The channel that goes on, from the oldest message that is there.
@@ -5650,7 +5650,7 @@ pub struct Sought {
     pub spares: ::prost::alloc::vec::Vec<Life>,
 }
 /// Since version 12, by the number of an open Pull: the reader wants to know of the owner what bytes hash to that others send.
-/// One at a time for each pull.
+/// Each pull has one at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerProofs {
     /// The tensor.
@@ -5659,7 +5659,7 @@ pub struct PeerProofs {
     /// The first granule: a MiB of the packed bytes each, counted from 0.
     #[prost(uint64, tag = "2")]
     pub first: u64,
-    /// How many, 1 to 64, none beyond the end.
+    /// Number of granules, 1 to 64, none beyond the end.
     #[prost(uint32, tag = "3")]
     pub count: u32,
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
-use tensorlane_client::set::directory::sync_parent;
+use tensorlane_client::set::directory::{parent, sync_parent};
 use tensorlane_client::{Target, rights};
 use tensorlane_memory::rename;
 use tensorlane_proto::{Layout, Metadata};
@@ -198,16 +198,8 @@ impl Making {
 /// A file without a name in the directory of this path, if the file system has such and it can get a name later.
 fn nameless(path: &Path, mode: u32) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(directory(path), flags, Mode::from_raw_mode(mode)).ok()?);
+    let file = File::from(rustix::fs::open(parent(path), flags, Mode::from_raw_mode(mode)).ok()?);
     handle(&file).exists().then_some(file)
-}
-
-/// The directory that a path is in.
-fn directory(path: &Path) -> &Path {
-    match path.parent() {
-        Some(here) if !here.as_os_str().is_empty() => here,
-        _ => Path::new("."),
-    }
 }
 
 /// Syncs what was written into; pipes and most devices have nothing to sync.

@@ -256,14 +256,19 @@ fn sync(dir: &Path) -> Result<(), DirectoryError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
 }
 
+/// Directory that a path is in.
+pub fn parent(path: &Path) -> &Path {
+    let named = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    named.unwrap_or(Path::new("."))
+}
+
 /// Syncs the directory that a path is in, for the name of what is there. One that may be written and not read cannot be synced, and
 /// some file systems have no sync of directories.
 ///
 /// # Errors
-/// Those of the storage.
+/// Errors of the storage.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+    let synced = File::open(parent(path)).and_then(|parent| parent.sync_all());
     synced.or_else(|error| match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported => Ok(()),
         _ => Err(error),

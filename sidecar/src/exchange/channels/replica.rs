@@ -477,18 +477,16 @@ impl Replica {
 
     /// Ends it: why, or none where the connection is lost.
     fn end(&self, exchange: &Exchange, end: Option<v1::PeerChannelEnd>) {
-        if std::mem::replace(&mut self.state.lock().over, true) {
-            if end.is_some() && self.resumes.is_some() {
-                // Its last reader leaves just now, and finds the attachment taken out already.
-                self.inbox.lock().line.confirm();
-            }
+        let is_over = std::mem::replace(&mut self.state.lock().over, true);
+        if end.is_some() && self.resumes.is_some() {
+            // Also where its last reader leaves just now, which finds the attachment taken out already.
+            self.inbox.lock().line.confirm();
+        }
+        if is_over {
             return;
         }
         if let Some(end) = end {
             self.inbox.lock().ring.finish_at(end.written);
-        }
-        if end.is_some() && self.resumes.is_some() {
-            self.inbox.lock().line.confirm();
         }
         match end.map(|end| end.outcome()) {
             Some(v1::PeerChannelOutcome::Finished) => self.inbox.lock().ring.finish(),
