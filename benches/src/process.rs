@@ -12,7 +12,7 @@ use crate::undo::Undo;
 
 /// Time that a process may take to end after SIGTERM before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same when all is over anyhow.
+/// Time that it may take when all is over anyhow.
 const PATIENCE_AT_THE_END: Duration = Duration::from_secs(2);
 
 /// A child process. Dropped, it is ended: SIGTERM, and SIGKILL if it does not listen.

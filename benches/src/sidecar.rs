@@ -182,7 +182,7 @@ pub fn introduce(a: &Sidecar, b: &Sidecar) -> Result<()> {
     Ok(())
 }
 
-/// The same for all of them, and each pair.
+/// Lets all of them know each other, each pair.
 ///
 /// # Errors
 /// They do not meet.

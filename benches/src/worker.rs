@@ -43,7 +43,7 @@ impl Worker {
         Self::start_program(at, &program, arguments, &[])
     }
 
-    /// The same with another program that answers likewise, and with these variables in its environment.
+    /// Starts another program that answers likewise, with these variables in its environment.
     ///
     /// # Errors
     /// It could not be started.

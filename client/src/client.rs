@@ -27,6 +27,8 @@ pub struct Client {
     core: Arc<Core>,
     deadline: Duration,
     cancel: Option<Cancel>,
+    /// Set where the interrupt is asked while a call waits.
+    interrupts: bool,
 }
 
 #[derive(Debug)]
@@ -68,7 +70,12 @@ impl Client {
         let until = later(options.patience);
         // Who is patient with a sidecar that is not there is as patient with one that is busy.
         let first = welcome(options.deadline).max(options.patience.min(WELCOME_MAX));
-        let connection = Connection::open(&path, &options.name, until, || first)?;
+        let wait = Wait::new(options.patience.max(first), options.interrupt.clone(), None);
+        let heed = || match wait.check() {
+            Err(Error::Withdrawn) => Err(Error::Withdrawn),
+            _ => Ok(()),
+        };
+        let connection = Connection::open(&path, &options.name, until, || first, &heed)?;
         let deadline = options.deadline;
         let retries = Retries::new()?;
         let core = Core {
@@ -80,19 +87,29 @@ impl Client {
             #[cfg(feature = "gpu")]
             staged_gpus: Mutex::default(),
         };
-        Ok(Self { core: Arc::new(core), deadline, cancel: None })
+        Ok(Self { core: Arc::new(core), deadline, cancel: None, interrupts: true })
     }
 
-    /// The same client with another deadline for calls that name none.
+    /// Client of the same connection with another deadline for calls that name none.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, ..self.clone() }
     }
 
-    /// The same client, whose calls `cancel` withdraws.
+    /// Client of the same connection, whose calls `cancel` withdraws.
     #[must_use]
     pub fn with_cancel(&self, cancel: Cancel) -> Self {
         Self { cancel: Some(cancel), ..self.clone() }
+    }
+
+    /// Client for threads of our own, on which its user's interrupt has no place.
+    pub(crate) fn uninterrupted(&self) -> Self {
+        Self { interrupts: false, ..self.clone() }
+    }
+
+    /// Cancel for a part of the client's calls, which that of the client withdraws, too.
+    pub(crate) fn cancel_part(&self) -> Cancel {
+        self.cancel.as_ref().map_or_else(Cancel::new, Cancel::part)
     }
 
     /// Tells the sidecar at once of every lease that ended, instead of with the next request or a moment later.
@@ -150,7 +167,7 @@ impl Client {
 
     /// Wait of a call.
     pub(crate) fn wait(&self, deadline: Option<Duration>) -> Wait {
-        let interrupt = self.core.options.interrupt.clone();
+        let interrupt = self.core.options.interrupt.clone().filter(|_| self.interrupts);
         Wait::new(deadline.unwrap_or(self.deadline), interrupt, self.cancel.clone())
     }
 
@@ -172,7 +189,9 @@ impl Client {
                 return Err(loss);
             }
             let welcome = || welcome(wait.left());
-            *connection = Connection::open(&self.core.path, &self.core.options.name, until, welcome)?;
+            // No signal is asked for with the lock held: its handler may call this very client.
+            let options = &self.core.options;
+            *connection = Connection::open(&self.core.path, &options.name, until, welcome, &|| Ok(()))?;
         }
         wait.looked_until_now();
         Ok(Arc::clone(&connection))

@@ -31,7 +31,7 @@ use crate::reader::{Filled, Frame, Reader};
 use crate::release::Releases;
 use crate::segments::{Segment, Segments};
 use crate::sender::Sender;
-use crate::wait::Wait;
+use crate::wait::{STALLED_AFTER, Wait};
 use crate::{handshake, service, wire};
 
 /// Time that a read or a stuck write waits before deadlines are looked at again.
@@ -85,8 +85,9 @@ impl Connection {
         name: &str,
         until: Instant,
         welcome: impl Fn() -> Duration,
+        heed: &dyn Fn() -> Result<()>,
     ) -> Result<Arc<Self>> {
-        let (socket, reader, sidecar, events) = handshake::perform(path, name, until, welcome)?;
+        let (socket, reader, sidecar, events) = handshake::perform(path, name, until, welcome, heed)?;
         Self::start(socket, reader, sidecar, events)
     }
 
@@ -141,6 +142,12 @@ impl Connection {
         self.calls.is_lost()
     }
 
+    /// Returns whether the sidecar has ended the session, also where nobody has read that yet.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        let mut ready = [PollFd::new(&self.socket, PollFlags::empty())];
+        self.is_lost() || poll(&mut ready, Some(&timespec(Duration::ZERO))).is_ok_and(|ended| ended > 0)
+    }
+
     /// The segment of that number.
     pub(crate) fn segment(&self, number: u32) -> Result<Arc<Segment>> {
         self.segments.find(number)
@@ -178,8 +185,7 @@ impl Connection {
         for ready in answers {
             self.sender.post(&encode(SessionKind::ChannelReady.into(), 0, 0, ready));
         }
-        let wait = Wait::briefly();
-        let sent = self.sender.send_mail(&self.socket, || self.wait_for_room(&wait));
+        let sent = self.send_mail();
         // What was written may end in the middle of a frame: nothing can follow it.
         self.lose_on(sent)
     }
@@ -190,8 +196,7 @@ impl Connection {
             return Err(Error::lost("the session has ended"));
         }
         self.sender.post(&encode(kind.into(), 0, 0, message));
-        let wait = Wait::briefly();
-        let sent = self.sender.send_mail(&self.socket, || self.wait_for_room(&wait));
+        let sent = self.send_mail();
         // What was written may end in the middle of a frame: nothing can follow it.
         self.lose_on(sent)
     }
@@ -227,22 +232,28 @@ impl Connection {
         wait: &Wait,
         late: Late,
     ) -> Result<R> {
-        let asked = self.ask(kind, request, wait)?;
+        let asked = self.ask(kind, request, Some(wait))?;
         self.answer(&asked, wait, late)
     }
 
     /// Sends the request of a call, whose reply must be asked for with [`Self::answer`].
-    pub(crate) fn ask(&self, kind: SessionKind, request: &impl Message, wait: &Wait) -> Result<Asked> {
+    /// `wait` ends the wait for others' requests to be written; none where a lock is held that a signal's handler may want.
+    pub(crate) fn ask(
+        &self,
+        kind: SessionKind,
+        request: &impl Message,
+        wait: Option<&Wait>,
+    ) -> Result<Asked> {
         self.ask_with(kind, request, None, wait)
     }
 
-    /// The same with a descriptor, for a kind that has one.
+    /// Sends a request with a descriptor, for a kind that has one; else as [`Self::ask`].
     pub(crate) fn ask_with(
         &self,
         kind: SessionKind,
         request: &impl Message,
         descriptor: Option<BorrowedFd<'_>>,
-        wait: &Wait,
+        wait: Option<&Wait>,
     ) -> Result<Asked> {
         self.telling(|| {
             if self.origin.is_child() {
@@ -251,7 +262,11 @@ impl Connection {
             check_length(request)?;
             let number = self.calls.begin()?;
             match self.write(number, kind, request, descriptor, wait) {
-                Ok(()) => Ok(Asked { number, kind }),
+                Ok(()) => {
+                    // What passed was another one's write.
+                    wait.inspect(|wait| wait.looked_until_now());
+                    Ok(Asked { number, kind })
+                }
                 Err(error) => {
                     self.calls.forget(number);
                     Err(error)
@@ -307,7 +322,7 @@ impl Connection {
         if self.is_lost() || self.releases.is_empty() {
             return Ok(());
         }
-        self.send(|out| self.drain_releases(out), &Wait::briefly())
+        self.send(|out| self.drain_releases(out), &|| Ok(()))
     }
 
     /// Ends the connection for everyone. Only the first error counts.
@@ -338,43 +353,67 @@ impl Connection {
         kind: SessionKind,
         request: &impl Message,
         descriptor: Option<BorrowedFd<'_>>,
-        wait: &Wait,
+        wait: Option<&Wait>,
     ) -> Result<()> {
+        let heed = || wait.map_or(Ok(()), Wait::check);
         if let Some(descriptor) = descriptor {
             let fill = |out: &mut Vec<u8>| encode_into(out, kind.into(), 0, number, request);
-            let sent = self.sender.send_with(&self.socket, fill, descriptor, || self.make_room(wait));
+            let sent = self.sender.send_with(
+                &self.socket,
+                fill,
+                descriptor,
+                &heed,
+                self.until_stalled(Self::make_room),
+            );
             return self.lose_unsent(sent);
         }
         let fill = |out: &mut Vec<u8>| {
             self.drain_releases(out);
             encode_into(out, kind.into(), 0, number, request);
         };
-        self.send(fill, wait)
+        self.send(fill, &heed)
     }
 
     fn drain_releases(&self, out: &mut Vec<u8>) {
         self.releases.drain_into(out, &self.calls);
     }
 
-    fn send(&self, fill: impl FnOnce(&mut Vec<u8>), wait: &Wait) -> Result<()> {
-        let sent = self.sender.send(&self.socket, fill, || self.make_room(wait));
+    fn send(&self, fill: impl FnOnce(&mut Vec<u8>), heed: &dyn Fn() -> Result<()>) -> Result<()> {
+        let sent = self.sender.send(&self.socket, fill, heed, self.until_stalled(Self::make_room));
         self.lose_unsent(sent)
     }
 
+    /// Sends what was posted, from a thread that may be the one that reads.
+    fn send_mail(&self) -> Result<()> {
+        self.sender.send_mail(&self.socket, self.until_stalled(Self::wait_for_room))
+    }
+
     fn lose_unsent(&self, sent: Result<()>) -> Result<()> {
-        // What was written may end in the middle of a frame: nothing can follow it.
         sent.inspect_err(|error| match error {
-            Error::SessionLost { .. } | Error::Protocol(_) => self.lose(error),
-            _ => self.lose(&Error::lost("a request of another call could not be written whole")),
+            // Nothing was written.
+            Error::Withdrawn | Error::DeadlineExceeded { .. } => {}
+            // What was written may end in the middle of a frame: nothing can follow it.
+            error => self.lose(error),
         })
     }
 
+    /// Wait for room, for as long as the sidecar takes something now and then.
+    fn until_stalled(&self, wait_for_some: fn(&Self, &Wait) -> Result<()>) -> impl FnMut(bool) -> Result<()> {
+        let mut stalled = Wait::briefly();
+        move |moved| {
+            if moved {
+                stalled = Wait::briefly();
+            }
+            wait_for_some(self, &stalled)
+        }
+    }
+
     /// The socket is full. The sidecar may be waiting for us to read, so that is done, unless another thread does it.
-    fn make_room(&self, wait: &Wait) -> Result<()> {
+    fn make_room(&self, stalled: &Wait) -> Result<()> {
         if self.is_lost() {
             return Err(Error::lost("the connection ended while a request was being written"));
         }
-        wait.check()?;
+        stalled.check().map_err(stood_still)?;
         let leads = self.calls.try_lead();
         let events = if leads { PollFlags::OUT | PollFlags::IN } else { PollFlags::OUT };
         let mut ready = [PollFd::new(&self.socket, events)];
@@ -478,8 +517,7 @@ impl Connection {
             let error = mapped.err().map_or_else(String::new, |error| error.to_string());
             let said = v1::SegmentMapped { segment: announced.segment, error };
             self.sender.post(&encode(SessionKind::SegmentMapped.into(), 0, 0, &said));
-            let wait = Wait::briefly();
-            self.sender.send_mail(&self.socket, || self.wait_for_room(&wait))?;
+            self.send_mail()?;
         }
         self.segments.populate(announced.segment);
         Ok(())
@@ -487,8 +525,8 @@ impl Connection {
 
     /// The thread that reads finds the socket full. A segment's acknowledgement is small, and the sidecar always
     /// reads, so a moment is all it takes.
-    fn wait_for_room(&self, wait: &Wait) -> Result<()> {
-        wait.check()?;
+    fn wait_for_room(&self, stalled: &Wait) -> Result<()> {
+        stalled.check().map_err(stood_still)?;
         let mut ready = [PollFd::new(&self.socket, PollFlags::OUT)];
         // A failure shows in the next write.
         let _ = poll(&mut ready, Some(&timespec(SLICE)));
@@ -506,7 +544,7 @@ impl Connection {
         }
         let cancel = |out: &mut Vec<u8>| encode_into(out, SessionKind::Cancel.into(), 0, number, &());
         // If it cannot be sent, the connection is lost and the sidecar withdraws the call itself.
-        let _ = self.send(cancel, &Wait::briefly());
+        let _ = self.send(cancel, &|| Ok(()));
         self.releases.wake();
         Err(error)
     }
@@ -551,4 +589,8 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
         tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: duration.subsec_nanos().into(),
     }
+}
+
+fn stood_still(_: Error) -> Error {
+    Error::lost(format!("the sidecar took nothing from the socket of the session for {STALLED_AFTER:?}"))
 }

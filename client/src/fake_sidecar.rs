@@ -30,7 +30,7 @@ pub(crate) const SIDECAR_SEGMENT: u32 = 2;
 
 /// Waits for a condition, with a deadline.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         thread::yield_now();
@@ -56,6 +56,12 @@ pub(crate) struct State {
     /// Set while replies are kept back.
     pub(crate) holding: bool,
     held: Vec<(usize, Vec<u8>)>,
+    /// Number of waits for pipes that end as by the longest deadline of a sidecar.
+    pub(crate) late: usize,
+    /// Message that is the next one of every pipe; none is there without.
+    pub(crate) pipe_message: Option<v1::PipeMessage>,
+    /// Version of the session protocol that it speaks.
+    pub(crate) version: u32,
     /// Length of the version in a Status reply, to have replies of any size.
     pub(crate) padding: usize,
     tensors: HashMap<u64, v1::Acquired>,
@@ -99,6 +105,9 @@ impl FakeSidecar {
             names: HashMap::new(),
             retries: HashMap::new(),
             witnesses: Vec::new(),
+            late: 0,
+            pipe_message: None,
+            version: 1,
             padding: 0,
             segments: HashMap::new(),
             links: Vec::new(),
@@ -426,10 +435,36 @@ impl State {
                 let status = v1::StatusResponse { version: "x".repeat(self.padding), ..Default::default() };
                 reply(&|| status.encode_to_vec())
             }
-            _ => {
-                let failure = v1::Failure::from(&Failure::new(Reason::Draining, "the twin cannot"));
-                Some(encode(kind.into(), REPLY | FAILED, call, &failure))
+            kind => self.answer_of_pipes(kind, call),
+        }
+    }
+
+    /// The reply to a call about pipes.
+    fn answer_of_pipes(&mut self, kind: SessionKind, call: u64) -> Option<Vec<u8>> {
+        let failed =
+            |failure: &Failure| Some(encode(kind.into(), REPLY | FAILED, call, &v1::Failure::from(failure)));
+        let pipe = v1::PipeOpened { pipe: 1, ..Default::default() };
+        match kind {
+            SessionKind::PipeAccept | SessionKind::PipeRead | SessionKind::PipeWrite if self.late > 0 => {
+                self.late -= 1;
+                let late = Failure::new(Reason::DeadlineExceeded, "an hour is over");
+                failed(&late.with("delivered", "no"))
             }
+            SessionKind::PipeListen => {
+                Some(encode(kind.into(), REPLY, call, &v1::PipeListenResponse { listener: 1 }))
+            }
+            SessionKind::PipeConnect | SessionKind::PipeAccept => {
+                Some(encode(kind.into(), REPLY, call, &pipe))
+            }
+            SessionKind::PipeRead => {
+                let message = self.pipe_message.as_ref().map(Message::encode_to_vec);
+                let sequence = u64::from(message.is_some());
+                let read = v1::PipeReadResponse { sequence, message: message.unwrap_or_default().into() };
+                Some(encode(kind.into(), REPLY, call, &read))
+            }
+            SessionKind::PipeWrite => Some(encode(kind.into(), REPLY, call, &v1::PipeWriteResponse {})),
+            SessionKind::PipeEnd => None,
+            _ => failed(&Failure::new(Reason::Draining, "the twin cannot")),
         }
     }
 }
@@ -459,7 +494,7 @@ fn welcome(state: &mut State, link: usize, call: u64) {
     let (read, write) = passing::pipe().unwrap();
     state.links[link].events = Some(write);
     let welcome = v1::SessionWelcome {
-        version: 1,
+        version: state.version,
         session: link as u64,
         exchange: "ml".into(),
         peer: "twin".into(),

@@ -26,16 +26,18 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 type Welcomed = (UnixStream, Reader, Sidecar, OwnedFd);
 
 /// Connects and shakes hands. While nobody listens, tries again until `until`; once at least. `welcome`: how long a sidecar that
-/// took the connection may take to answer, asked at each try.
+/// took the connection may take to answer, asked at each try. What `heed` says ends the wait.
 pub(crate) fn perform(
     path: &Path,
     name: &str,
     until: Instant,
     welcome: impl Fn() -> Duration,
+    heed: &dyn Fn() -> Result<()>,
 ) -> Result<Welcomed> {
     let mut pause = PAUSE_FIRST;
     loop {
-        let error = match connect(path).and_then(|socket| greet(socket, name, welcome())) {
+        heed()?;
+        let error = match connect(path).and_then(|socket| greet(socket, name, welcome(), heed)) {
             Ok(welcomed) => return Ok(welcomed),
             Err(error @ (Error::SidecarUnreachable { .. } | Error::SessionLost { .. })) => error,
             Err(error) => return Err(error),
@@ -64,14 +66,20 @@ fn unreachable(path: &Path, error: Error) -> Error {
     }
 }
 
-fn greet(socket: UnixStream, name: &str, within: Duration) -> Result<Welcomed> {
+fn greet(
+    socket: UnixStream,
+    name: &str,
+    within: Duration,
+    heed: &dyn Fn() -> Result<()>,
+) -> Result<Welcomed> {
     let hello = SessionHello { version: SESSION_VERSION, client: name.to_owned() };
     // A fresh socket has room for one small frame, so it is written whole or not at all.
     let greeted = send(&socket, &encode(SessionKind::Hello.into(), 0, 1, &hello), SendFlags::NOSIGNAL);
     let mut reader = Reader::new();
     // A sidecar that has no place for us says so and closes, perhaps before we have spoken: its reason is there to read.
-    let frame = match (first_frame(&socket, &mut reader, within), greeted) {
+    let frame = match (first_frame(&socket, &mut reader, within, heed), greeted) {
         (Ok(frame), _) => frame,
+        (Err(Error::Withdrawn), _) => return Err(Error::Withdrawn),
         (Err(_), Err(error)) => return Err(Error::lost(format!("the greeting could not be sent: {error}"))),
         (Err(error), Ok(_)) => return Err(error),
     };
@@ -87,7 +95,12 @@ fn greet(socket: UnixStream, name: &str, within: Duration) -> Result<Welcomed> {
     Ok((socket, reader, wire::sidecar(&welcome)?, events))
 }
 
-fn first_frame(socket: &UnixStream, reader: &mut Reader, within: Duration) -> Result<Frame> {
+fn first_frame(
+    socket: &UnixStream,
+    reader: &mut Reader,
+    within: Duration,
+    heed: &dyn Fn() -> Result<()>,
+) -> Result<Frame> {
     let until = Instant::now() + within;
     loop {
         if let Some(frame) = reader.next_frame()? {
@@ -96,6 +109,7 @@ fn first_frame(socket: &UnixStream, reader: &mut Reader, within: Duration) -> Re
         if Instant::now() >= until {
             return Err(Error::DeadlineExceeded { after: within });
         }
+        heed()?;
         reader.fill_within(socket, SLICE.min(until.saturating_duration_since(Instant::now())))?;
     }
 }

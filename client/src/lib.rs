@@ -57,6 +57,8 @@ mod segments;
 mod sender;
 mod service;
 pub mod set;
+#[doc(hidden)]
+pub mod stamp;
 mod target;
 mod tensor;
 #[cfg(test)]
@@ -79,7 +81,9 @@ pub use segments::OwnView;
 pub use target::{AcquireOptions, Target};
 pub use tensor::{Lease, Tensor};
 pub use tensorlane_memory::{View, WriteView};
-pub use tensorlane_proto::generated::{ArenaStatus, HolderStatus, PeerStatus, StatusResponse as Status};
+pub use tensorlane_proto::generated::{
+    ArenaStatus, BudgetStatus, HolderStatus, PeerStatus, StatusResponse as Status,
+};
 pub use tensorlane_proto::ledger::RetryId;
 pub use verbs::{Fetched, Item, Names, Naming, PutOptions, Reservation, Stored};
 pub use wait::Cancel;

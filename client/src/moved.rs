@@ -98,7 +98,7 @@ impl Moved {
         }
     }
 
-    /// The same, with another reason for which it was copied out of GPU memory.
+    /// Report with another reason for which the tensor was copied out of GPU memory.
     #[cfg(feature = "gpu")]
     pub(crate) fn staged_for(&self, why: &str) -> Self {
         let mut moved = self.clone();

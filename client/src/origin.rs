@@ -15,9 +15,9 @@ pub(crate) struct Origin {
 /// Standing of this process to an [`Origin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The same process, and it has no child made since.
+    /// Process of the origin, and it has no child made since.
     Same,
-    /// The same process; a child made since may still map what it mapped.
+    /// Process of the origin; a child made since may still map what it mapped.
     Forked,
     /// A child of it.
     Child,
@@ -29,7 +29,7 @@ impl Origin {
         Self { process: std::process::id(), forks: fork_count() }
     }
 
-    /// The same process, now. To be called in that process only; costs no system call.
+    /// Origin of this process, anew. To be called in that process only; costs no system call.
     pub(crate) fn again(&self) -> Self {
         Self { process: self.process, forks: fork_count() }
     }

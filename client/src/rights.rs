@@ -15,7 +15,7 @@ const ACL: &str = "system.posix_acl_access";
 /// directory is removed.
 ///
 /// # Errors
-/// Those of the system, where the mode cannot be set or the list not be removed.
+/// Errors of the system, where the mode cannot be set or the list not be removed.
 pub fn take(file: &File, of: &Path) -> io::Result<()> {
     let (there, now) = (fs::metadata(of)?, file.metadata()?);
     match rustix::fs::fremovexattr(file, ACL) {

@@ -8,8 +8,9 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
@@ -17,6 +18,9 @@ use crate::error::{Error, Result};
 
 /// Memory that the writing buffer keeps between requests; what a large put needed beyond it is given back.
 const BUFFER_KEPT: usize = 256 << 10;
+
+/// Time after which a caller that waits for another one's write looks whether it still wants to.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The writing half.
 #[derive(Debug, Default)]
@@ -28,15 +32,17 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Builds frames with `fill` and writes them, after what lies in the outbox. `stuck` is called whenever the
-    /// socket has no room; it waits for some, and may read meanwhile.
+    /// socket has no room; it waits for some, and may read meanwhile. It is told whether bytes were written since it was called
+    /// before. What `heed` says ends the wait for others' writes. No call's deadline, cancel or signal may end a write: half a frame ends the session of all, and a lock is held.
     pub(crate) fn send(
         &self,
         socket: impl AsFd,
         fill: impl FnOnce(&mut Vec<u8>),
-        mut stuck: impl FnMut() -> Result<()>,
+        heed: &dyn Fn() -> Result<()>,
+        mut stuck: impl FnMut(bool) -> Result<()>,
     ) -> Result<()> {
         {
-            let mut buffer = self.buffer.lock();
+            let mut buffer = self.buffer(heed)?;
             self.take_mail(&mut buffer);
             fill(&mut buffer);
             write_and_clear(&socket, &mut buffer, None, &mut stuck)?;
@@ -44,16 +50,27 @@ impl Sender {
         self.send_mail(socket, stuck)
     }
 
-    /// The same for one frame, on whose first byte a descriptor travels.
+    /// The buffer, once nobody else writes. What `heed` says meanwhile ends the wait.
+    fn buffer(&self, heed: &dyn Fn() -> Result<()>) -> Result<MutexGuard<'_, Vec<u8>>> {
+        loop {
+            if let Some(buffer) = self.buffer.try_lock_for(LOOK) {
+                return Ok(buffer);
+            }
+            heed()?;
+        }
+    }
+
+    /// Sends one frame, on whose first byte a descriptor travels.
     pub(crate) fn send_with(
         &self,
         socket: impl AsFd,
         fill: impl FnOnce(&mut Vec<u8>),
         descriptor: BorrowedFd<'_>,
-        mut stuck: impl FnMut() -> Result<()>,
+        heed: &dyn Fn() -> Result<()>,
+        mut stuck: impl FnMut(bool) -> Result<()>,
     ) -> Result<()> {
         {
-            let mut buffer = self.buffer.lock();
+            let mut buffer = self.buffer(heed)?;
             self.take_mail(&mut buffer);
             write_and_clear(&socket, &mut buffer, None, &mut stuck)?;
             fill(&mut buffer);
@@ -69,7 +86,11 @@ impl Sender {
     }
 
     /// Writes the outbox, unless another thread is writing: that one does it when it is done.
-    pub(crate) fn send_mail(&self, socket: impl AsFd, mut stuck: impl FnMut() -> Result<()>) -> Result<()> {
+    pub(crate) fn send_mail(
+        &self,
+        socket: impl AsFd,
+        mut stuck: impl FnMut(bool) -> Result<()>,
+    ) -> Result<()> {
         while self.mail.load(Ordering::SeqCst) {
             let Some(mut buffer) = self.buffer.try_lock() else { return Ok(()) };
             self.take_mail(&mut buffer);
@@ -92,9 +113,9 @@ fn write_and_clear(
     socket: &impl AsFd,
     buffer: &mut Vec<u8>,
     mut descriptor: Option<BorrowedFd<'_>>,
-    stuck: &mut impl FnMut() -> Result<()>,
+    stuck: &mut impl FnMut(bool) -> Result<()>,
 ) -> Result<()> {
-    let mut written = 0;
+    let (mut written, mut moved) = (0, true);
     let outcome = loop {
         if written == buffer.len() {
             break Ok(());
@@ -108,9 +129,10 @@ fn write_and_clear(
             Ok(bytes) => {
                 written += bytes;
                 descriptor = None;
+                moved = true;
             }
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => match stuck() {
+            Err(Errno::AGAIN) => match stuck(std::mem::take(&mut moved)) {
                 Ok(()) => {}
                 Err(error) => break Err(error),
             },
@@ -153,7 +175,7 @@ mod tests {
         let (near, mut far) = UnixStream::pair().unwrap();
         let sender = Sender::default();
         sender.post(b"mail ");
-        sender.send(&near, |out| out.extend_from_slice(b"request"), || unreachable!()).unwrap();
+        sender.send(&near, |out| out.extend_from_slice(b"request"), &|| Ok(()), |_| unreachable!()).unwrap();
         assert_eq!(read(&mut far, 12), b"mail request");
     }
 
@@ -165,9 +187,9 @@ mod tests {
             out.extend_from_slice(b"request ");
             sender.post(b"mail");
             // As a thread that reads would: the lock is taken, so it goes on at once.
-            sender.send_mail(&near, || unreachable!()).unwrap();
+            sender.send_mail(&near, |_| unreachable!()).unwrap();
         };
-        sender.send(&near, fill, || unreachable!()).unwrap();
+        sender.send(&near, fill, &|| Ok(()), |_| unreachable!()).unwrap();
         assert_eq!(read(&mut far, 12), b"request mail");
     }
 
@@ -177,15 +199,15 @@ mod tests {
         far.set_nonblocking(true).unwrap();
         let sent: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
         let received = std::cell::RefCell::new(Vec::new());
-        let drain = || {
+        let drain = |_| {
             let mut part = [0; 65_536];
             while let Ok(bytes) = (&far).read(&mut part) {
                 received.borrow_mut().extend_from_slice(&part[..bytes]);
             }
             Ok(())
         };
-        Sender::default().send(&near, |out| out.extend_from_slice(&sent), drain).unwrap();
-        drain().unwrap();
+        Sender::default().send(&near, |out| out.extend_from_slice(&sent), &|| Ok(()), drain).unwrap();
+        drain(false).unwrap();
         assert!(*received.borrow() == sent);
     }
 
@@ -193,7 +215,7 @@ mod tests {
     fn a_closed_socket_is_a_lost_session_and_no_signal() {
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);
-        let sent = Sender::default().send(&near, |out| out.push(1), || unreachable!());
+        let sent = Sender::default().send(&near, |out| out.push(1), &|| Ok(()), |_| unreachable!());
         assert!(matches!(sent, Err(Error::SessionLost { .. })));
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::frame::{SETS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::set::{Manifest, ManifestError, SET_METADATA, Tree};
+use tensorlane_proto::set::{MANIFEST_BYTES_MAX, Manifest, ManifestError, SET_METADATA, Tree};
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Metadata, Reason, Reference, Selection, Shape};
 
 use crate::client::Client;
@@ -45,6 +45,21 @@ pub struct Published {
     pub version: u64,
     /// The manifest: names this version from anywhere, also after the name went on.
     pub reference: Reference,
+}
+
+/// Keys of a set whose tensors are got; others stay where they are.
+///
+/// A key names a leaf, or a tree with all that is below it; `encoder.*` stands for all keys that begin so. Nested keys are joined by
+/// `/` or by dots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keys {
+    /// All keys.
+    #[default]
+    All,
+    /// Keys each of which must be there.
+    These(Vec<String>),
+    /// Keys of which those are got that are there.
+    IfThere(Vec<String>),
 }
 
 /// A set whose manifest is leased: what it consists of, before any of its tensors has moved.
@@ -98,7 +113,7 @@ impl Client {
         };
         loop {
             let version = latest.saturating_add(1);
-            let manifest = self.put_manifest(&Manifest { version, tree: tree.clone() })?;
+            let manifest = self.put_manifest(version, tree)?;
             let request = v1::PublishSetRequest {
                 manifest: manifest.reference().id(),
                 leaves: leaves.clone(),
@@ -141,6 +156,15 @@ impl Client {
             );
             return Err(Failure::new(Reason::NotASet, what).into());
         }
+        // Its bytes become this process's own, and whoever published them chose how many.
+        let bytes = manifest.descriptor().layout.bytes();
+        if bytes > MANIFEST_BYTES_MAX as u64 {
+            let what = format!(
+                "{} says that it is a set, and its manifest would have {bytes} bytes; {MANIFEST_BYTES_MAX} are the most",
+                shown(&target)
+            );
+            return Err(Failure::new(Reason::NotASet, what).into());
+        }
         let Manifest { version, tree } =
             Manifest::decode(&manifest.to_vec()).map_err(|error| unreadable(&error))?;
         Ok(OpenedSet { version, tree, manifest })
@@ -152,13 +176,27 @@ impl Client {
     /// # Errors
     /// As [`Client::open_set`], and the first error of a tensor.
     pub fn get_set(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Set> {
-        self.get_set_by(&target.into(), options, |targets, options| self.acquire_many(targets, options))
+        self.get_set_of(target, &Keys::All, options)
     }
 
-    /// Leases all of a set, the tensors by `acquire`.
+    /// Leases and maps the tensors of some keys of a set, as [`Client::get_set`] does all of them.
+    ///
+    /// # Errors
+    /// SET_MISMATCH with the first key that is not there, and as [`Client::get_set`].
+    pub fn get_set_of(
+        &self,
+        target: impl Into<Target>,
+        keys: &Keys,
+        options: &AcquireOptions,
+    ) -> Result<Set> {
+        self.get_set_by(&target.into(), keys, options, |targets, options| self.acquire_many(targets, options))
+    }
+
+    /// Leases a set, the tensors of the keys by `acquire`.
     pub(crate) fn get_set_by<T>(
         &self,
         target: &Target,
+        keys: &Keys,
         options: &AcquireOptions,
         acquire: impl Fn(&[Target], &AcquireOptions) -> Vec<Result<T>>,
     ) -> Result<Set<T>> {
@@ -167,7 +205,7 @@ impl Client {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let options = options.clone().deadline(left);
-            let opened = self.open_set(target, &options)?;
+            let opened = self.open_set(target, &options)?.only(keys)?;
             let version = opened.version;
             match whole(opened, |targets| acquire(targets, &options)) {
                 Err(error) if error.reason() == Some(Reason::NotFound) && tried != Some(version) => {
@@ -215,14 +253,37 @@ impl Client {
         Ok(latest)
     }
 
-    fn put_manifest(&self, manifest: &Manifest) -> Result<crate::verbs::Stored> {
-        let bytes = manifest.encode().map_err(|error| Error::invalid(error.to_string()))?;
+    fn put_manifest(&self, version: u64, tree: &Tree<Reference>) -> Result<crate::verbs::Stored> {
+        let bytes = Manifest::bytes_of(version, tree).map_err(|error| Error::invalid(error.to_string()))?;
         let invalid = |error: &dyn std::fmt::Display| Error::protocol(format!("a manifest: {error}"));
         let shape = Shape::new(&[bytes.len() as u64]).map_err(|error| invalid(&error))?;
         let layout = Layout::contiguous(DType::U8, shape).map_err(|error| invalid(&error))?;
         let metadata = Metadata::new([(SET_METADATA, "1")]).map_err(|error| invalid(&error))?;
         let descriptor = Descriptor { metadata, ..Descriptor::host(layout) };
         self.put(&descriptor, &bytes, &PutOptions { checksum: true, ..PutOptions::new() })
+    }
+}
+
+// === impl OpenedSet ===
+
+impl OpenedSet {
+    /// The part of the set that keys name.
+    ///
+    /// # Errors
+    /// SET_MISMATCH with the first key that must be there and is not.
+    pub fn only(self, keys: &Keys) -> Result<Self> {
+        let (Keys::These(named) | Keys::IfThere(named)) = keys else { return Ok(self) };
+        let Self { version, tree, manifest } = self;
+        let some: Vec<&str> = tree.entries.iter().take(8).map(|(key, _)| key.as_str()).collect();
+        let what = format!("it begins with {some:?}");
+        let (tree, missing) = tree.only(named);
+        match missing.first() {
+            Some(key) if matches!(keys, Keys::These(_)) => {
+                let what = format!("version {version} of the set has no key {key:?}; {what}");
+                Err(Failure::new(Reason::SetMismatch, what).with("key", key).into())
+            }
+            _ => Ok(Self { version, tree, manifest }),
+        }
     }
 }
 

@@ -48,6 +48,11 @@ impl Lease {
     pub fn is_live(&self) -> bool {
         !self.connection.is_lost()
     }
+
+    /// Returns whether a connection holds the lease.
+    pub(crate) fn is_of(&self, connection: &Arc<Connection>) -> bool {
+        self.message.is_none() && Arc::ptr_eq(&self.connection, connection)
+    }
 }
 
 impl Drop for Lease {
@@ -109,14 +114,14 @@ impl Tensor {
         self.on_gpu.as_ref()
     }
 
-    /// The same tensor, said to lie on a device: a copy of its bytes does.
+    /// Tensor that is said to lie on a device: a copy of its bytes does.
     #[cfg(feature = "gpu")]
     pub(crate) fn placed(mut self, device: tensorlane_proto::device::Device) -> Self {
         self.descriptor.device = device;
         self
     }
 
-    /// The same tensor, with another reason for which it was copied out of GPU memory.
+    /// Tensor with another reason for which it was copied out of GPU memory.
     #[cfg(feature = "gpu")]
     pub(crate) fn moved_for(mut self, why: &str) -> Self {
         self.moved = self.moved.map(|moved| Arc::new(moved.staged_for(why)));
@@ -128,7 +133,7 @@ impl Tensor {
         &self.descriptor
     }
 
-    /// The same tensor without some dimensions of size 1, as an index takes them away. Dimensions of other sizes stay.
+    /// Tensor without some dimensions of size 1, as an index takes them away. Dimensions of other sizes stay.
     ///
     /// # Errors
     /// [`Error::Protocol`] if the layout that is left is none, which does not happen.

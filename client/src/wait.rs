@@ -9,8 +9,9 @@ use crate::config::{GRACE, Interrupt};
 use crate::connection::SLICE;
 use crate::error::{Error, Result};
 
-/// A sidecar that makes no room in the socket for so long is taken for dead.
-const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// A sidecar that makes no room in the socket for so long is taken for dead. It lets a session wait for its budget of requests for a
+/// third of it.
+pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(15);
 /// Most that the time between two looks counts for: if it was longer it was we who stood still, and what the sidecar
 /// has answered meanwhile is yet to be read.
 const COUNTED_MAX: Duration = SLICE.saturating_mul(3);
@@ -74,7 +75,7 @@ impl Wait {
         Self { deadline, until, looked, interrupt, cancel, closing: None }
     }
 
-    /// The same, and `closing` ends it, too.
+    /// Wait that `closing` ends, too.
     pub(crate) fn until_closed(self, closing: &Cancel) -> Self {
         Self { closing: Some(closing.clone()), ..self }
     }
@@ -193,11 +194,11 @@ mod tests {
 
     #[test]
     fn a_sidecar_is_told_what_is_left_of_a_deadline() {
-        let wait = Wait::new(Duration::from_secs(8), None, None);
-        assert!((7_000..=8_000).contains(&wait.deadline_ms()), "{}", wait.deadline_ms());
+        let wait = Wait::new(Duration::from_secs(8_000), None, None);
+        assert!((7_000_000..=8_000_000).contains(&wait.deadline_ms()), "{}", wait.deadline_ms());
         // Half of it went before the request could leave.
-        wait.until.set(wait.until.get() - Duration::from_secs(4));
-        assert!((3_000..=4_000).contains(&wait.deadline_ms()), "{}", wait.deadline_ms());
+        wait.until.set(wait.until.get() - Duration::from_secs(4_000));
+        assert!((3_000_000..=4_000_000).contains(&wait.deadline_ms()), "{}", wait.deadline_ms());
         let over = Wait::new(Duration::ZERO, None, None);
         assert_eq!((over.left(), over.deadline_ms()), (Duration::ZERO, 1));
     }

@@ -44,7 +44,7 @@ pub struct Room {
     /// The largest block to be had without anything being freed or taken back: in a segment that is there, or in a new
     /// one. Bytes lost to its alignment, less than a page, are not taken off.
     pub largest: u64,
-    /// The same once idle segments have come back that sessions map: a request that waits takes them back.
+    /// The largest block once idle segments have come back that sessions map: a request that waits takes them back.
     pub in_reach: u64,
     /// The part of `free` that lies in segments which serve other kinds of requests: free ends of those that ended
     /// sessions left serve what the sidecar itself writes, and never another session.

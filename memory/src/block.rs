@@ -6,6 +6,7 @@
 //!       '--seal--> sealed: readable through chunks, never writable again
 //! ```
 
+use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -41,11 +42,27 @@ pub struct Block(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` for a block of no bytes (and inside drop).
+    /// `None` for a block of no bytes, for a piece of a field (and inside drop).
     home: Option<Home>,
+    /// Piece of a field that it shows, whose bytes are the field's in the account.
+    piece: Option<Piece>,
     len: u64,
     access: AtomicU8,
     class: AtomicU8,
+}
+
+/// Bytes of another block.
+struct Piece {
+    whole: Block,
+    range: Range<u64>,
+    /// Dropped with the last handle: from then on they may be written again.
+    _in_use: Box<dyn Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Piece").field("range", &self.range).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -66,33 +83,51 @@ impl Block {
         block
     }
 
+    /// Returns whether it is a piece of a [`Field`](crate::Field): its bytes stay as they are for as long as it lives, and no longer.
+    #[must_use]
+    pub fn is_piece(&self) -> bool {
+        self.0.piece.is_some()
+    }
+
     /// A block of no bytes: in no segment, and counted nowhere.
     #[must_use]
     pub fn nothing() -> Self {
         Self::with(None, 0)
     }
 
+    /// A block that shows a range of this one, which must lie inside, and which nobody writes until `in_use` is dropped with its last
+    /// handle.
+    pub(crate) fn shown(&self, range: Range<u64>, in_use: Box<dyn Any + Send + Sync>) -> Self {
+        let len = range.end - range.start;
+        Self::of(None, Some(Piece { whole: self.clone(), range, _in_use: in_use }), len)
+    }
+
     fn with(home: Option<Home>, len: u64) -> Self {
+        Self::of(home, None, len)
+    }
+
+    fn of(home: Option<Home>, piece: Option<Piece>, len: u64) -> Self {
         let (access, class) = (AtomicU8::new(WRITABLE), AtomicU8::new(Class::Reserved as u8));
-        Self(Arc::new(Inner { home, len, access, class }))
+        Self(Arc::new(Inner { home, piece, len, access, class }))
     }
 
     /// The number of its segment; 0 for a block of no bytes, which has none.
     #[must_use]
     pub fn segment_id(&self) -> u32 {
-        self.0.home.as_ref().map_or(0, |home| home.place.segment.id())
+        self.0.place().map_or(0, |(place, _)| place.segment.id())
     }
 
     /// Segment that it lies in; `None` for a block of no bytes.
     #[must_use]
     pub fn segment(&self) -> Option<Arc<SegmentHandle>> {
-        self.0.home.as_ref().map(|home| Arc::clone(&home.place.segment))
+        self.0.place().map(|(place, _)| Arc::clone(&place.segment))
     }
 
-    /// Offset at which it begins in its segment, in bytes: a multiple of 64, and of 4096 from 2 MiB on.
+    /// Offset at which it begins in its segment, in bytes: a multiple of 64, and of 4096 from 2 MiB on. A piece of a field begins
+    /// anywhere.
     #[must_use]
     pub fn offset(&self) -> u64 {
-        self.0.home.as_ref().map_or(0, |home| home.place.offset)
+        self.0.place().map_or(0, |(place, within)| place.offset + within)
     }
 
     /// Length in bytes, as asked for.
@@ -115,14 +150,14 @@ impl Block {
     /// Returns whether it lies in a segment of another sidecar.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
-        self.0.home.as_ref().is_some_and(|home| home.place.segment.is_foreign())
+        self.0.place().is_some_and(|(place, _)| place.segment.is_foreign())
     }
 
     /// Returns whether its segment came from another sidecar, whoever owns its pages by now: the same for as long as it
     /// lives.
     #[must_use]
     pub fn is_guest(&self) -> bool {
-        self.0.home.as_ref().is_some_and(|home| home.place.segment.is_guest())
+        self.0.place().is_some_and(|(place, _)| place.segment.is_guest())
     }
 
     /// Returns whether it was sealed.
@@ -157,11 +192,11 @@ impl Block {
         }
     }
 
-    /// The one writer of this block in this process. `None` where it is sealed, being written already, or lies in a
-    /// session's segment, which only that session writes.
+    /// The one writer of this block in this process. `None` where it is sealed, being written already, is a piece of a field, or
+    /// lies in a session's segment, which only that session writes.
     #[must_use]
     pub fn landing(&self) -> Option<Landing> {
-        let ours = self.0.home.as_ref().is_none_or(|home| home.place.is_ours);
+        let ours = self.0.piece.is_none() && self.0.home.as_ref().is_none_or(|home| home.place.is_ours);
         let taken = |()| {
             self.0.access.compare_exchange(WRITABLE, LANDING, Ordering::AcqRel, Ordering::Acquire).is_ok()
         };
@@ -175,7 +210,8 @@ impl Block {
     /// session's segment in place keeps its map. Should it break its word and alter a sealed tensor, what we read
     /// here changes under our eyes. That is why these bytes are opaque to every consumer: they are copied,
     /// encrypted or summed, each byte read once, and nothing is ever decided by them; never parse them, never
-    /// check and then use them. The same holds for a foreign block: its owner keeps the bytes while we hold its lease,
+    /// check and then use them. Whether new rows of a set are zero alone is looked at before they are copied: where they
+    /// are, nothing is written, whatever they become. The same holds for a foreign block: its owner keeps the bytes while we hold its lease,
     /// and that is its word, not the kernel's.
     ///
     /// # Errors
@@ -188,7 +224,8 @@ impl Block {
         let Some(start) = self.0.start() else { return Ok(&[]) };
         // SAFETY: the range lies inside the block and the block inside its segment's map, which lives as long as
         // this handle. No `&mut` of it exists or can come to be: only a landing gives one, the seal was refused
-        // while it lived, and none is given after. Writers in other processes: see above.
+        // while it lived, and none is given after; of a piece only its field, which refuses it while the piece lives.
+        // Writers in other processes: see above.
         Ok(unsafe { std::slice::from_raw_parts(start.add(range.start as usize), len) })
     }
 
@@ -214,10 +251,19 @@ impl Block {
 }
 
 impl Inner {
+    /// The place of its block in the arena, and its offset in that block: 0 but for a piece of a field.
+    fn place(&self) -> Option<(&Place, u64)> {
+        if let Some(piece) = &self.piece {
+            let whole = piece.whole.0.home.as_ref()?;
+            return Some((&whole.place, piece.range.start));
+        }
+        self.home.as_ref().map(|home| (&home.place, 0))
+    }
+
     fn start(&self) -> Option<*mut u8> {
-        let place = &self.home.as_ref()?.place;
-        // SAFETY: the arena gives places inside the segment only.
-        Some(unsafe { place.segment.mapping().as_ptr().as_ptr().add(place.offset as usize) })
+        let (place, within) = self.place()?;
+        // SAFETY: the arena gives places inside the segment only, and a piece lies inside its block.
+        Some(unsafe { place.segment.mapping().as_ptr().as_ptr().add((place.offset + within) as usize) })
     }
 
     /// The length of a range that lies inside.
@@ -258,6 +304,10 @@ pub struct Landing {
 }
 
 impl Landing {
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+
     /// Length of the block in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -24,6 +24,13 @@ pub const PARALLEL_FROM: usize = 4 << 20;
 /// From here on a copy is written past the caches: about what the last level of a server's core complex holds.
 const STREAM_FROM: usize = 24 << 20;
 
+/// From here on a run is written past the caches.
+#[cfg(target_arch = "x86_64")]
+const RUN_STREAM_FROM: usize = 1 << 10;
+/// Bytes of the next run that are fetched while one is copied: a part of the inner caches.
+#[cfg(target_arch = "x86_64")]
+const RUN_FETCH: usize = 32 << 10;
+
 /// The largest piece: long runs are copied fastest.
 const PIECE_MOST: usize = 4 << 20;
 /// The smallest: what one core may be behind the others at the end, 20 µs.
@@ -39,6 +46,23 @@ pub fn copy_parallel(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "a copy has one length");
     // SAFETY: two slices of one length, one of them unique, so that they do not overlap.
     unsafe { raw(to.as_mut_ptr(), from.as_ptr(), from.len()) };
+}
+
+/// Copies a run of many that together are more than the caches hold: past them, while the `next` run is fetched. Where runs lie
+/// is random, so that the processor does not foresee the next one: a third of the time of `memcpy` is waiting for it.
+///
+/// # Panics
+/// Where the lengths differ, as `copy_from_slice` does.
+pub fn copy_run(to: &mut [u8], from: &[u8], next: &[u8]) {
+    assert_eq!(to.len(), from.len(), "a copy has one length");
+    #[cfg(target_arch = "x86_64")]
+    if from.len() >= RUN_STREAM_FROM && std::arch::is_x86_feature_detected!("avx") {
+        stream::fetch(&next[..next.len().min(RUN_FETCH)]);
+        // SAFETY: two slices of one length, one of them unique, so that they do not overlap, on a processor with AVX.
+        return unsafe { stream::copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+    }
+    let _ = next;
+    to.copy_from_slice(from);
 }
 
 /// Copies `len` bytes, with all cores where that pays.
@@ -72,13 +96,21 @@ mod stream {
     //! Stores that bypass the caches, two cache lines at a time.
 
     use std::arch::x86_64::{
-        __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256,
+        __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256,
     };
     use std::ptr::copy_nonoverlapping;
 
     const STRIDE: usize = 128;
     /// Distance ahead of the loads at which lines are asked for.
     const AHEAD: usize = 1024;
+
+    /// Has the processor fetch these bytes into its caches.
+    pub(super) fn fetch(bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: a prefetch touches no memory, and this one is of bytes that there are.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+        }
+    }
 
     /// # Safety
     /// As `copy_nonoverlapping`, on a processor with AVX.
@@ -246,6 +278,19 @@ mod tests {
 
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]).collect()
+    }
+
+    #[test]
+    fn runs_arrive_whole_wherever_they_begin() {
+        let from = pattern(1 << 17);
+        for len in [0, 1, 1023, 1024, 1025, 16 << 10, (64 << 10) + 7] {
+            for at in [0, 1, 77] {
+                let mut to = vec![0; len + at + 1];
+                copy_run(&mut to[at..at + len], &from[at..at + len], &from[len..]);
+                assert!(to[at..at + len] == from[at..at + len] && to[at + len] == 0, "{len} at {at}");
+                assert!(to[..at].iter().all(|byte| *byte == 0));
+            }
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@
 pub mod affinity;
 pub mod arena;
 pub mod copy;
+pub mod field;
 pub mod fork;
 pub mod heap;
 pub mod inherited;
@@ -49,6 +50,7 @@ pub use arena::{
     Lease, NoRoom, Owner, Purpose, SegmentHandle, TakenIn,
 };
 pub use block::{Block, BlockError, Chunk, Landing};
+pub use field::{Field, FieldChunk, FieldError};
 pub use mapping::{MapError, Mapping};
 pub use owned_thread::StartThread;
 pub use private::PrivateMap;

@@ -110,7 +110,7 @@ pub struct Part {
 }
 
 impl Landing {
-    /// The same landing for several writers.
+    /// Landing for several writers.
     pub fn spread(self) -> Spread {
         Spread(Arc::new(Inner { landing: self, ranges: Mutex::default() }))
     }

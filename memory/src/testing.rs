@@ -44,7 +44,7 @@ pub(crate) fn spawned(command: &mut Command) -> Child {
 
 /// Waits for a condition, with a deadline.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::yield_now();

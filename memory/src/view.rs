@@ -260,7 +260,7 @@ impl WriteView {
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len) }
     }
 
-    /// The same bytes, to be read.
+    /// View of these bytes, to be read.
     #[must_use]
     pub fn as_view(&self) -> View {
         View { memory: self.memory.clone(), offset: self.offset, len: self.len }

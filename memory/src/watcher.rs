@@ -198,7 +198,7 @@ mod tests {
     use crate::passing::pipe;
     use crate::testing::{spawned, until};
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     #[test]
     fn the_last_writers_end_is_told_and_bytes_written_before_are_not() {

@@ -73,7 +73,7 @@ impl Finding {
         Finding { level: Level::Problem, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
     }
 
-    /// The same, of one namespace among several.
+    /// Finding of one namespace among several.
     #[must_use]
     pub fn of(self, namespace: &str) -> Finding {
         Finding { namespace: Some(namespace.to_owned()), ..self }

@@ -51,7 +51,7 @@ pub fn image(text: &str) -> Result<String, String> {
 }
 
 impl SidecarArgs {
-    /// The same for the planner, with this image.
+    /// Defaults of the planner, with this image.
     pub fn defaults(&self, image: String) -> Defaults {
         Defaults {
             image,

@@ -11,6 +11,9 @@ use std::process::{Command, Output};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+#[path = "chart/score.rs"]
+mod score;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -38,7 +41,7 @@ fn rendered(program: &Path, settings: &[&str]) -> BTreeMap<String, Value> {
     by_name(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// The same without the hooks of `helm test`, which are no part of an installation.
+/// Objects without the hooks of `helm test`, which are no part of an installation.
 fn installed(program: &Path, settings: &[&str]) -> BTreeMap<String, Value> {
     let mut all = rendered(program, settings);
     all.retain(|_, object| object["metadata"]["annotations"].get("helm.sh/hook").is_none());
@@ -333,7 +336,6 @@ fn pods(program: &Path, settings: &[&str]) -> Vec<(String, Value)> {
     all.filter_map(|(name, object)| Some((name, object.pointer("/spec/template/spec")?.clone()))).collect()
 }
 
-/// Advice of kube-score 1.20 that the chart's page does not decline.
 #[test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn every_pod_says_its_user_its_disk_and_who_may_reach_it() {

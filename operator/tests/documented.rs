@@ -73,3 +73,17 @@ fn every_metric_stands_there() {
     let documented: BTreeSet<_> = rows("Metrics of the operator").into_iter().map(|row| row[0]).collect();
     assert_eq!(documented, served);
 }
+
+/// The autoscaler of the page of scalers is one of Kubernetes: nothing in it is lost when it is read as such and written again.
+#[test]
+fn a_horizontal_autoscaler_stands_there_as_kubernetes_has_it() {
+    use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+
+    let page = include_str!("../../docs/scalers.md");
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut scalers = blocks.filter(|block| block.contains("kind: HorizontalPodAutoscaler\n"));
+    let said: serde_json::Value =
+        serde_yaml::from_str(scalers.next().expect("the page has it")).expect("it is YAML");
+    let read: HorizontalPodAutoscaler = serde_json::from_value(said.clone()).expect("it is one");
+    assert_eq!(serde_json::to_value(read).expect("it is JSON"), said);
+}

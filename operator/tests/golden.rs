@@ -325,3 +325,32 @@ fn a_sidecar_whose_user_the_platform_chooses_says_none() {
         pod["spec"]["containers"][0]["securityContext"]
     );
 }
+
+/// Tokens of sidecar and user are apart: the sidecar has one of its own, and the user's containers have what they had.
+#[test]
+fn a_sidecar_has_its_own_token_beside_a_pod_that_has_none_or_another() {
+    const SECRETS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let other = format!(
+        "containers: [{{name: main, image: i, volumeMounts: [{{name: token, mountPath: {SECRETS}}}]}}], volumes: [{{name: token, \
+         projected: {{sources: [{{serviceAccountToken: {{path: token, audience: vault}}}}]}}}}]"
+    );
+    let none = "serviceAccountName: quiet, automountServiceAccountToken: false, containers: [{name: main, image: i}]";
+    let all: [(&str, &[&str]); 2] = [(none, &[]), (&other, &["token"])];
+    for (spec, theirs) in all {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p, annotations: {{tensorlane.dev/inject: enabled}}}}, spec: {{{spec}}}}}"
+        );
+        let (pod, facts) = common::read(&text);
+        let (planned, warnings) = again(&pod, &facts);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let mounted = |container: &Value| -> Vec<String> {
+            let all = container["volumeMounts"].as_array().unwrap().iter();
+            let at_secrets = all.filter(|mount| mount["mountPath"] == SECRETS);
+            at_secrets.map(|mount| mount["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let spec = &planned["spec"];
+        assert_eq!(mounted(&spec["initContainers"][0]), ["tensorlane-token"]);
+        assert_eq!(mounted(&spec["containers"][0]), theirs);
+        assert_eq!(spec["automountServiceAccountToken"], pod["spec"]["automountServiceAccountToken"]);
+    }
+}

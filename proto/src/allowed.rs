@@ -12,6 +12,9 @@ pub const PATTERNS_MAX: usize = 64;
 /// Longest pattern, in bytes: as long as the name of a peer may be.
 pub const PATTERN_BYTES_MAX: usize = 253;
 
+/// Most bytes that the lists of one kind take on the heap of a sidecar, all together: some 470 of the longest ones.
+pub const LISTS_BYTES_MAX: u64 = 8 << 20;
+
 /// Other peers that may do something. A list of patterns costs their bytes, and copies of it nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AllowedPeers {
@@ -31,6 +34,40 @@ impl AllowedPeers {
         let Some(said) = said else { return Ok(Self::All) };
         check_patterns(&said.patterns, what)?;
         Ok(Self::Only(said.patterns.as_slice().into()))
+    }
+
+    /// Returns the bytes that its patterns take on the heap.
+    pub fn heap_bytes(&self) -> u64 {
+        match self {
+            Self::All => 0,
+            Self::Only(patterns) => {
+                patterns.iter().map(|pattern| (size_of::<String>() + pattern.len()) as u64).sum()
+            }
+        }
+    }
+
+    /// Checks that it finds room beside the lists that are kept. `what` is their name for people.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED.
+    pub fn check_room<'a>(
+        &self,
+        kept: impl IntoIterator<Item = &'a Self>,
+        what: &str,
+    ) -> Result<(), Failure> {
+        let bytes = self.heap_bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let there: u64 = kept.into_iter().map(Self::heap_bytes).sum();
+        if there.saturating_add(bytes) <= LISTS_BYTES_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "{what} take {there} bytes, and this one {bytes}; at most {LISTS_BYTES_MAX} together: join patterns by `*`, or end some of \
+             those that have lists"
+        );
+        Err(Failure::new(Reason::LimitExceeded, message).with("limit", LISTS_BYTES_MAX))
     }
 
     /// Returns the message that says it.

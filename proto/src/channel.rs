@@ -12,6 +12,8 @@ use crate::{Descriptor, decoded, wire};
 pub const ALIGN: u64 = 64;
 /// Most parts of a message.
 pub const PARTS_MAX: usize = 1_024;
+/// Readers of one channel at most. Each costs a cursor of 128 bytes, and the writer a look at it for each message.
+pub const READERS_MAX: u32 = 1_024;
 
 /// Places of the parts in a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,6 +101,22 @@ impl Parts {
     }
 }
 
+/// Checks that as many readers may come as the first message of a channel waits for. `readers_max` is 0 for the most of all.
+///
+/// # Errors
+/// INVALID_ARGUMENT with both numbers.
+pub fn check_expected(expected: u32, readers_max: u32) -> Result<(), Failure> {
+    let most = if readers_max == 0 { READERS_MAX } else { readers_max };
+    if expected <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "{expected} readers are expected of a channel that has {most} at most, so its first message would wait for ever; expect fewer \
+         (expect_readers), or let it have more (readers_max, at most {READERS_MAX})"
+    );
+    Err(Failure::new(Reason::InvalidArgument, message).with("expect_readers", expected).with("most", most))
+}
+
 /// Checks that the tensors of a message have the types and shapes of those that are fixed. No parts stand for plain bytes.
 ///
 /// # Errors
@@ -166,6 +184,17 @@ mod tests {
         }
         let refused = check_layout(&plain, &fixed).unwrap_err();
         assert_eq!(refused.detail("expected"), Some("plain bytes"));
+    }
+
+    #[test]
+    fn more_readers_than_a_channel_may_have_are_not_expected() {
+        for (expected, readers_max) in [(0, 1), (2, 2), (READERS_MAX, 0)] {
+            assert_eq!(check_expected(expected, readers_max), Ok(()));
+        }
+        let refused = check_expected(3, 2).unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::InvalidArgument, Some("2")));
+        assert_eq!(refused.detail("expect_readers"), Some("3"), "{refused}");
+        assert_eq!(check_expected(READERS_MAX + 1, 0).unwrap_err().detail("most"), Some("1024"));
     }
 
     #[test]

@@ -14,6 +14,13 @@ pub use reason::{Code, Reason};
 
 /// The most details of a failure. A failure is small, whoever made it.
 pub const MAX_DETAILS: usize = 32;
+/// Bytes of the text of a failure, beyond which it is cut. Texts quote what their caller said, which may be megabytes.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Bytes of one detail, beyond which it is cut: names and references are shorter.
+pub const DETAIL_BYTES_MAX: usize = 1 << 10;
+
+/// Bytes of the text of a failure that is kept with many others.
+const BRIEF_BYTES_MAX: usize = 512;
 
 /// Beginning of details that say who holds what at a peer. They are for clients of its pod, and other peers do not hear them.
 pub const HOLDER_DETAIL: &str = "holder_";
@@ -34,14 +41,19 @@ pub struct Failure {
 impl Failure {
     /// A failure with the code that belongs to its reason.
     pub fn new(reason: Reason, message: impl Into<String>) -> Failure {
-        Failure { code: reason.code(), reason, message: message.into(), details: Vec::new() }
+        let message = cut(message.into(), MESSAGE_BYTES_MAX);
+        Failure { code: reason.code(), reason, message, details: Vec::new() }
     }
 
-    /// Adds a value that was wrong. Beyond [`MAX_DETAILS`] it is dropped.
+    /// Adds a value that was wrong. Beyond [`MAX_DETAILS`] it is dropped, beyond [`DETAIL_BYTES_MAX`] it is cut.
     #[must_use]
     pub fn with(mut self, key: impl Into<Cow<'static, str>>, value: impl fmt::Display) -> Failure {
         if self.details.len() < MAX_DETAILS {
-            self.details.push((key.into(), value.to_string()));
+            let key = match key.into() {
+                Cow::Owned(key) => Cow::Owned(cut(key, DETAIL_BYTES_MAX)),
+                key @ Cow::Borrowed(_) => key,
+            };
+            self.details.push((key, cut(value.to_string(), DETAIL_BYTES_MAX)));
         }
         self
     }
@@ -53,17 +65,23 @@ impl Failure {
         let failure = Failure {
             code,
             reason: known.unwrap_or(Reason::Internal),
-            message: message.into(),
+            message: cut(message.into(), MESSAGE_BYTES_MAX),
             details: Vec::new(),
         };
         if known.is_ok() { failure } else { failure.with("reason", reason) }
     }
 
-    /// The same as another peer may hear it: without who holds what here.
+    /// Failure as another peer may hear it: without who holds what here.
     #[must_use]
     pub fn for_peer(mut self) -> Failure {
         self.details.retain(|(key, _)| !key.starts_with(HOLDER_DETAIL));
         self
+    }
+
+    /// Failure without details and in a few words, for whoever keeps many.
+    #[must_use]
+    pub fn brief(self) -> Failure {
+        Failure { message: cut(self.message, BRIEF_BYTES_MAX), details: Vec::new(), ..self }
     }
 
     /// The value of a detail.
@@ -80,6 +98,18 @@ impl fmt::Display for Failure {
         let untold: Vec<String> = untold.map(|(key, value)| format!("{key}={value}")).collect();
         if untold.is_empty() { Ok(()) } else { write!(f, " ({})", untold.join(", ")) }
     }
+}
+
+/// Text of so many bytes at most, the last of which say that it was cut.
+fn cut(mut text: String, most: usize) -> String {
+    const MARK: &str = "…";
+    if text.len() > most {
+        let end = (0..=most - MARK.len()).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        text.push_str(MARK);
+        text.shrink_to_fit();
+    }
+    text
 }
 
 /// Returns whether a value stands in a sentence, as a word of its own.
@@ -121,6 +151,23 @@ mod tests {
         let failure = Failure::received(Code::Unavailable, "MOON_PHASE", "wait");
         assert_eq!((failure.code, failure.reason), (Code::Unavailable, Reason::Internal));
         assert_eq!(failure.detail("reason"), Some("MOON_PHASE"));
+    }
+
+    #[test]
+    fn texts_that_quote_megabytes_are_cut_between_letters() {
+        let long = "é".repeat(1 << 20);
+        let failure =
+            Failure::new(Reason::InvalidArgument, long.clone()).with("name", &long).with(long.clone(), 1);
+        let heard = Failure::received(Code::Unavailable, &long, long.clone());
+        for text in [&failure.message, &heard.message] {
+            assert!(text.len() <= MESSAGE_BYTES_MAX && text.ends_with("é…"), "{}", text.len());
+        }
+        for (key, value) in failure.details.iter().chain(&heard.details) {
+            assert!(key.len() <= DETAIL_BYTES_MAX && value.len() <= DETAIL_BYTES_MAX);
+        }
+        assert_eq!(failure.detail("name").unwrap().len(), DETAIL_BYTES_MAX - 1);
+        let brief = failure.brief();
+        assert!(brief.message.len() <= BRIEF_BYTES_MAX && brief.details.is_empty());
     }
 
     #[test]

@@ -22,6 +22,8 @@
 pub mod allowed;
 pub mod channel;
 pub mod checksum;
+#[cfg(feature = "grpc")]
+pub mod codec;
 #[cfg(feature = "crd")]
 pub mod crd;
 pub mod decoded;

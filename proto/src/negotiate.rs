@@ -71,7 +71,7 @@ pub enum Why {
     NoGpuProcess,
     /// Transport that does not carry the memory that the tensor is in.
     NotSupported,
-    /// Neither peer has an address for it.
+    /// Neither peer has an address for it that the other reaches.
     NoAddress,
     /// Required: not a byte copied.
     NotZeroCopy,

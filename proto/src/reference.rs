@@ -232,7 +232,7 @@ impl Reference {
         parse::parse(bytes, &mut SharedParts::default())
     }
 
-    /// The same for one of many: parts that are spelled as those of the one before are shared with it.
+    /// Reads a reference of many: parts that are spelled as those of the one before are shared with it.
     ///
     /// # Errors
     /// As [`Reference::from_bytes`]; what was read before is known still.

@@ -45,7 +45,7 @@ impl Range {
         Range { start: Some(start), stop: Some(stop), step: 1 }
     }
 
-    /// The same range, every `step`th index only.
+    /// Every `step`th index of this range.
     pub const fn step_by(self, step: u64) -> Range {
         Range { step, ..self }
     }

@@ -15,6 +15,7 @@ use tensorlane_client::{Cancel, Client, Error, Result};
 use crate::client::{called, seconds};
 use crate::errors;
 use crate::held::Acquired;
+use crate::interrupt::Cancel as Withdraws;
 use crate::layout;
 use crate::raw::with_bytes;
 
@@ -78,6 +79,17 @@ impl<T> OneAtATime<T> {
         done
     }
 
+    /// Checks that it is open, and this process's. Beside a call that is under way.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_child() {
+            return Err(Error::Forked);
+        }
+        if self.closed.load(Ordering::SeqCst) {
+            return Err((self.refusal)());
+        }
+        Ok(())
+    }
+
     /// Closes it, now or when the call that is under way is done.
     pub(crate) fn close(&self, let_go: impl FnOnce(T)) {
         self.closed.store(true, Ordering::SeqCst);
@@ -101,7 +113,8 @@ impl<T> OneAtATime<T> {
 pub(crate) struct Reader {
     end: OneAtATime<ChannelReader>,
     closer: ReaderCloser,
-    /// Result of the last attach. Locked by threads that have the interpreter's lock only, or by the one read that is under way.
+    /// Result of the last attach. Locked by threads that have the interpreter's lock only, and so by no other thread in the instant of a
+    /// fork.
     attached: Mutex<Attachment>,
 }
 
@@ -146,6 +159,7 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
         one.set_item("policy", policy)?;
         one.set_item("evicts", spec.evicts)?;
         one.set_item("allowed", channel.allowed.map(|allowed| allowed.patterns))?;
+        one.set_item("allowed_left_out", channel.allowed_left_out)?;
         let readers = PyList::empty(py);
         for reader in channel.readers {
             let status = PyDict::new(py);
@@ -159,6 +173,7 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
             readers.append(status)?;
         }
         one.set_item("readers", readers)?;
+        one.set_item("readers_left_out", channel.readers_left_out)?;
         told.append(one)?;
     }
     Ok(told)
@@ -202,9 +217,10 @@ impl Writer {
         Ok((written.sequence, written.readers, written.dropped))
     }
 
-    /// Evicts a reader.
+    /// Evicts a reader. Beside a write, which may wait for just that reader.
     fn evict(&self, py: Python<'_>, reader: u64) -> PyResult<()> {
-        let evicted = py.detach(|| self.with(|writer| writer.evict(reader)));
+        let evict = || called(|| self.attached.evict(reader));
+        let evicted = py.detach(|| self.end.check().and_then(|()| evict()));
         evicted.map_err(|error| errors::raise(py, &error))
     }
 
@@ -273,9 +289,22 @@ impl Reader {
 
     /// The next message: its sequence, whether it is plain bytes, and its tensors; or how many were dropped before it; or a word for how
     /// the channel ended, or that another one is read from now on.
-    fn read<'py>(&self, py: Python<'py>, timeout: Seconds) -> PyResult<Bound<'py, PyAny>> {
+    ///
+    /// With `cancel` it is withdrawn by that, and by `wake` then.
+    #[pyo3(signature = (timeout, cancel=None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Seconds,
+        cancel: Option<&Withdraws>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let timeout = timeout.timeout(py)?;
-        let read = py.detach(|| self.next(timeout)).map_err(|error| errors::raise(py, &error))?;
+        let cancel = cancel.map(|cancel| cancel.0.clone());
+        let read = py.detach(|| self.next(timeout, cancel));
+        let (read, attached) = read.map_err(|error| errors::raise(py, &error))?;
+        if let Some(attached) = attached {
+            *self.attached.lock() = attached;
+        }
         let message = match read {
             Read::End(End::Finished) => return Ok("finished".into_pyobject(py)?.into_any()),
             Read::End(End::WriterLost) => return Ok("lost".into_pyobject(py)?.into_any()),
@@ -290,6 +319,11 @@ impl Reader {
         Ok((sequence, plain, made.collect::<PyResult<Vec<_>>>()?).into_pyobject(py)?.into_any())
     }
 
+    /// Wakes a read of another thread, whose cancel was used.
+    fn wake(&self) {
+        self.closer.wake();
+    }
+
     /// Ends the reader; a read of it in another thread comes back. Messages that are held stay as they are.
     fn close(&self, py: Python<'_>) {
         if !self.end.is_child() {
@@ -302,13 +336,20 @@ impl Reader {
 }
 
 impl Reader {
-    fn next(&self, timeout: Timeout) -> Result<Read> {
+    /// The next read, and how it was attached anew, if it was.
+    fn next(&self, timeout: Timeout, cancel: Option<Cancel>) -> Result<(Read, Option<Attachment>)> {
         let read = |reader: &mut ChannelReader| {
-            let read = reader.read(timeout)?;
-            if matches!(read, Read::Epoch { .. }) {
-                *self.attached.lock() = reader.attached().clone();
-            }
-            Ok(read)
+            let read = match cancel {
+                None => reader.read(timeout)?,
+                Some(cancel) => {
+                    reader.set_cancel(Some(cancel));
+                    let read = reader.read(timeout);
+                    reader.set_cancel(None);
+                    read?
+                }
+            };
+            let attached = matches!(read, Read::Epoch { .. }).then(|| reader.attached().clone());
+            Ok((read, attached))
         };
         self.end.with(read, drop)
     }

@@ -10,10 +10,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{ChannelSpec, ReadOptions};
 use tensorlane_client::pipe::{ConnectOptions, ListenOptions};
+use tensorlane_client::set::mutable::CommitOptions;
 use tensorlane_client::set::snapshot::{Snapshot, SnapshotOptions};
 use tensorlane_client::{
-    AcquireOptions, Client, ClientOptions, Item, Moved, PutOptions, Result, SOCKETS_ENV, Target,
-    sockets_directory,
+    AcquireOptions, Client, ClientOptions, Item, Moved, Naming, PutOptions, Result, RetryId, SOCKETS_ENV,
+    Target, sockets_directory,
 };
 use tensorlane_proto::{Descriptor, Failure, Range, Reason, Require, Selection};
 
@@ -24,7 +25,7 @@ use crate::interrupt::{self, Cancel};
 use crate::layout;
 use crate::mutable::{self, Opened};
 use crate::pipe;
-use crate::raw::{Block, with_bytes};
+use crate::raw::{Block, Memory, with_bytes};
 use crate::reference::Reference;
 use crate::set;
 use crate::stored::Stored;
@@ -118,8 +119,12 @@ impl Core {
 
     /// Ends the connection, once the last tensor and lease of it is gone.
     fn close(&self, py: Python<'_>) {
-        let client = self.client.lock().take();
-        py.detach(|| drop(client));
+        let connected = self.client.lock().take();
+        match connected {
+            // It belongs to the parent, whose locks it may hold.
+            Some(parents) if parents.process != std::process::id() => std::mem::forget(parents),
+            own => py.detach(|| drop(own)),
+        }
     }
 
     /// Stores bytes, each with a result of its own: the stored tensor, or the exception.
@@ -137,6 +142,7 @@ impl Core {
                 _ => client.put_many(&bytes.iter().zip(&described).map(as_item).collect::<Vec<_>>()),
             })
         })?;
+        let results = interrupt::heeded(results)?;
         let one = |result: Result<_>| match result {
             Ok(stored) => Ok(Bound::new(py, Stored::new(stored))?.into_any()),
             Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
@@ -161,9 +167,9 @@ impl Core {
     /// Makes a written block a tensor.
     fn seal(&self, py: Python<'_>, block: &Block, keep: Keep) -> PyResult<Stored> {
         let options = keep.options(py)?;
-        let reservation = block.take()?;
+        let reservation = block.take(py)?;
         let stored = py.detach(|| called(|| reservation.seal(&options)));
-        stored.map(Stored::new).map_err(|error| errors::raise(py, &error))
+        errors::outcome(py, stored.map(Stored::new))
     }
 
     /// Leases and maps tensors, each with a result of its own: what was acquired, or the exception.
@@ -186,7 +192,7 @@ impl Core {
         if let Some(Cancel(cancel)) = cancel {
             client = client.with_cancel(cancel.clone());
         }
-        let results = py.detach(|| called(|| client.acquire_any(&targets, &options)));
+        let results = interrupt::heeded(py.detach(|| called(|| client.acquire_any(&targets, &options))))?;
         let results = results.into_iter().map(|result| result?.squeezed(&dropped));
         let one = |result: Result<_>| match result {
             Ok(tensor) => Ok(Bound::new(py, Acquired::new(tensor))?.into_any()),
@@ -205,6 +211,12 @@ impl Core {
         self.call(py, is_ours).unwrap_or(false)
     }
 
+    /// The reference of a leased tensor in memory of the host; none for a part of one, and for what another client leases.
+    fn reference_of(&self, py: Python<'_>, memory: &Memory) -> PyResult<Option<Reference>> {
+        let tensor = memory.on_host()?;
+        self.call(py, |client| client.reference_of(&tensor)).map(|found| found.map(Reference))
+    }
+
     /// Makes a ticket for a tensor of this peer.
     fn ticket(&self, py: Python<'_>, target: Wanted, ttl: Option<f64>, uses: u32) -> PyResult<String> {
         let target = target.target(py)?;
@@ -212,20 +224,21 @@ impl Core {
         self.call(py, |client| client.ticket(target, ttl, uses))
     }
 
-    /// Turns a ticket into a leased and mapped tensor.
-    #[pyo3(signature = (ticket, deadline, cancel))]
+    /// Turns a ticket into a leased and mapped tensor. A call that is repeated with its retry id uses the ticket once.
+    #[pyo3(signature = (ticket, retry_id, deadline, cancel))]
     fn redeem(
         &self,
         py: Python<'_>,
         ticket: &str,
+        retry_id: Option<[u8; 16]>,
         deadline: Option<f64>,
         cancel: Option<&Cancel>,
     ) -> PyResult<Acquired> {
         let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?.unwrap_or(self.deadline);
         let client = self.client(py)?.with_deadline(deadline);
         let client = cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone()));
-        let redeemed = py.detach(|| called(|| client.redeem(ticket, None)));
-        redeemed.map(Acquired::new).map_err(|error| errors::raise(py, &error))
+        let redeemed = py.detach(|| called(|| client.redeem(ticket, retry_id.map(RetryId))));
+        errors::outcome(py, redeemed.map(Acquired::new))
     }
 
     /// Makes a tree of tensors the next version of a name: its number and the reference of its manifest.
@@ -246,21 +259,23 @@ impl Core {
         Ok((published.version, Reference(published.reference)))
     }
 
-    /// Leases and maps all of a set: its version, and its nodes.
-    #[pyo3(signature = (target, terms, cancel))]
+    /// Leases and maps a set: its version, and its nodes. `keys` are those that are got, and whether each must be there.
+    #[pyo3(signature = (target, terms, cancel, keys))]
     fn acquire_set<'py>(
         &self,
         py: Python<'py>,
         target: Wanted,
         terms: Terms,
         cancel: Option<&Cancel>,
+        keys: Option<(Vec<String>, bool)>,
     ) -> PyResult<(u64, Bound<'py, PyList>)> {
         let target = target.target(py)?;
         let options = self.options(py, terms)?;
         let client = self.client(py)?;
         let client = cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone()));
-        let set = py.detach(|| called(|| client.get_any_set(target, &options)));
-        set::nodes(py, set.map_err(|error| errors::raise(py, &error))?)
+        let keys = set::keys(keys);
+        let set = py.detach(|| called(|| client.get_any_set(target, &keys, &options)));
+        set::nodes(py, errors::outcome(py, set)?)
     }
 
     /// Makes a channel that this process writes. `slots` says their number and bytes, `readers` how many it has at most, how many are
@@ -336,7 +351,8 @@ impl Core {
         self.call(py, |client| pipe::connect(client, to, &options))
     }
 
-    /// Makes a mutable set of this peer. `files` are a directory, if it may be there, and the durability.
+    /// Makes a mutable set of this peer. `place` are its files, if it lies in some: a directory, if it may be there, and the
+    /// durability; and whether each leaf lies in one piece.
     fn create_set(
         &self,
         py: Python<'_>,
@@ -344,9 +360,10 @@ impl Core {
         rows: u64,
         leaves: Vec<mutable::Leaf>,
         writers: Vec<String>,
-        files: Option<(String, bool, String)>,
+        place: (Option<mutable::Files>, bool),
     ) -> PyResult<Opened> {
-        let spec = mutable::spec(py, name, rows, &leaves, &writers, files)?;
+        let (files, contiguous) = place;
+        let spec = mutable::spec(py, name, rows, &leaves, &writers, files, contiguous)?;
         self.call(py, |client| client.create_set(&spec).map(|set| Opened::from(&set)))
     }
 
@@ -361,7 +378,7 @@ impl Core {
     fn open_set(&self, py: Python<'_>, set: &str, wait: f64, cancel: Option<&Cancel>) -> PyResult<Opened> {
         let (client, wait) = (self.until(py, None, cancel)?, seconds(py, wait)?);
         let opened = py.detach(|| called(|| client.wait_for_mutable_set(set, wait)));
-        opened.map(|set| Opened::from(&set)).map_err(|error| errors::raise(py, &error))
+        errors::outcome(py, opened.map(|set| Opened::from(&set)))
     }
 
     /// Publishes what a mutable set holds at one moment: name and version of the sealed set, version of the mutable one, and the
@@ -377,8 +394,7 @@ impl Core {
         let (client, info) = (self.until(py, deadline, None)?, Arc::clone(&set.0));
         let options = SnapshotOptions { name, keep, deadline: None };
         let done = py.detach(|| called(|| client.mutable_set(&info).snapshot(&options)));
-        let Snapshot { name, version, set_version, reference } =
-            done.map_err(|error| errors::raise(py, &error))?;
+        let Snapshot { name, version, set_version, reference } = errors::outcome(py, done)?;
         Ok((name, version, set_version, Reference(reference)))
     }
 
@@ -393,22 +409,23 @@ impl Core {
         self.call(py, |client| client.drop_set(set))
     }
 
-    /// Reads rows of some leaves of a mutable set, or of all.
+    /// Reads rows of some leaves of a mutable set, or of all; with `true` beside the keys they are mapped, where they can be.
     fn read_rows(
         &self,
         py: Python<'_>,
         set: &Opened,
-        keys: Vec<String>,
+        wanted: (Vec<String>, bool),
         rows: Part,
         deadline: Option<f64>,
         cancel: Option<&Cancel>,
     ) -> PyResult<mutable::Read> {
+        let (keys, map) = wanted;
         let client = self.until(py, deadline, cancel)?;
         let (selection, dropped) = rows.selection();
         let set = &set.0;
-        let read =
-            py.detach(|| called(|| mutable::read(&client.mutable_set(set), &keys, &selection, &dropped)));
-        read.map_err(|error| errors::raise(py, &error))
+        let read = py
+            .detach(|| called(|| mutable::read(&client.mutable_set(set), &keys, &selection, &dropped, map)));
+        errors::outcome(py, read)
     }
 
     /// Writes tensors that were put before as rows of a mutable set, or behind the last extension: first row and version.
@@ -418,15 +435,17 @@ impl Core {
         set: &Opened,
         staged: Vec<(String, Reference)>,
         rows: Option<Part>,
-        expects: Option<u64>,
+        terms: (Option<u64>, Option<[u8; 16]>),
         deadline: Option<f64>,
     ) -> PyResult<(u64, u64)> {
         let client = self.until(py, deadline, None)?;
         let rows = rows.map(|rows| rows.selection().0);
         let staged: Vec<_> = staged.into_iter().map(|(key, Reference(reference))| (key, reference)).collect();
-        let set = &set.0;
-        let done = py.detach(|| called(|| mutable::commit(&client.mutable_set(set), rows, &staged, expects)));
-        done.map_err(|error| errors::raise(py, &error))
+        let (set, (expects, retry_id)) = (&set.0, terms);
+        let options = CommitOptions::from(expects);
+        let options = retry_id.map_or(options, |id| options.retry_id(RetryId(id)));
+        let done = py.detach(|| called(|| mutable::commit(&client.mutable_set(set), rows, &staged, options)));
+        errors::outcome(py, done)
     }
 
     /// Tells what is known of a tensor, which is not moved.
@@ -451,6 +470,17 @@ impl Core {
     fn names(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<(String, Reference)>> {
         let listed = self.call(py, |client| client.list(prefix).collect::<Result<Vec<_>>>())?;
         Ok(listed.into_iter().map(|entry| (entry.name, Reference(entry.description.reference))).collect())
+    }
+
+    /// Gives tensors of this peer names that are free, all in one step or none.
+    fn name_together(&self, py: Python<'_>, items: Vec<(String, Reference)>) -> PyResult<()> {
+        let naming = |(name, Reference(reference)): (String, Reference)| Naming {
+            target: Some(reference.into()),
+            name,
+            replaces: None,
+        };
+        let items: Vec<_> = items.into_iter().map(naming).collect();
+        self.call(py, |client| client.name_together(&items))
     }
 
     /// Takes names of this peer away.
@@ -554,7 +584,8 @@ impl Core {
 
     fn call<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&Client) -> Result<R> + Send) -> PyResult<R> {
         let client = self.client(py)?;
-        py.detach(|| called(|| work(&client))).map_err(|error| errors::raise(py, &error))
+        let done = py.detach(|| called(|| work(&client)));
+        errors::outcome(py, done)
     }
 }
 

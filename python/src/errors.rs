@@ -5,9 +5,10 @@ use pyo3::types::{IntoPyDict, PyDict};
 use tensorlane_client::Error;
 use tensorlane_proto::{Code, Reason};
 
-/// The exception for an error of the client; what a signal handler raised, where that ended the call.
+/// The exception for an error of the client; what a signal handler raised, where one did during the call.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    if let Some(raised) = matches!(error, Error::Withdrawn).then(crate::interrupt::raised).flatten() {
+    // Whatever the error: a handler is called once, and nobody else tells what it raised.
+    if let Some(raised) = crate::interrupt::raised() {
         return raised;
     }
     let (message, details) = match error {
@@ -21,6 +22,11 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         other => (other.to_string(), Vec::new()),
     };
     made(py, kind(error), error.reason().map(Reason::as_str), &message, details)
+}
+
+/// The result of a call as Python has it. What a signal handler raised during the call comes first.
+pub(crate) fn outcome<R>(py: Python<'_>, result: tensorlane_client::Result<R>) -> PyResult<R> {
+    result.map_err(|error| raise(py, &error)).and_then(crate::interrupt::heeded)
 }
 
 /// A refusal of this side, in the words of a class of `tensorlane.errors`.

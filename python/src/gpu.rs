@@ -96,7 +96,7 @@ impl DeviceBlock {
         let options = keep.options(py)?;
         let reserved = self.take()?;
         let stored = py.detach(|| called(|| reserved.put(&options)));
-        stored.map(Stored::new).map_err(|error| errors::raise(py, &error))
+        errors::outcome(py, stored.map(Stored::new))
     }
 }
 

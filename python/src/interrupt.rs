@@ -26,6 +26,14 @@ pub(crate) fn raised() -> Option<PyErr> {
     RAISED.take()
 }
 
+/// The result of a call that went well, unless a handler raised during it: nobody else would tell what.
+pub(crate) fn heeded<R>(brought: R) -> PyResult<R> {
+    match raised() {
+        Some(raised) => Err(raised),
+        None => Ok(brought),
+    }
+}
+
 /// Lets Python handle signals; true where a handler raised. Only the main thread has handlers.
 pub(crate) fn interrupted() -> bool {
     let young = BEGAN.get().is_some_and(|began| began.elapsed() < YOUNG);

@@ -35,11 +35,11 @@ pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
         DType::U8 => c"B",
         DType::U16 => c"H",
         DType::U32 => c"I",
-        DType::U64 => c"Q",
+        DType::U64 => c"L",
         DType::I8 => c"b",
         DType::I16 => c"h",
         DType::I32 => c"i",
-        DType::I64 => c"q",
+        DType::I64 => c"l",
         DType::F16 => c"e",
         DType::F32 => c"f",
         DType::F64 => c"d",
@@ -55,7 +55,7 @@ pub(crate) fn storage(dtype: DType) -> Option<&'static CStr> {
         1 => Some(c"B"),
         2 => Some(c"H"),
         4 => Some(c"I"),
-        8 => Some(c"Q"),
+        8 => Some(c"L"),
         _ => format(dtype),
     }
 }

@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use tensorlane_client::set::mutable::{Durability, MutableSet, Place, SetFiles, SetInfo, SetSpec};
+use tensorlane_client::set::mutable::{
+    CommitOptions, Durability, MutableSet, Place, SetFiles, SetInfo, SetSpec,
+};
 use tensorlane_proto::{DType, Reference, Selection};
 
 use crate::errors;
 use crate::held::Acquired;
+
+/// Files of a set: directory, whether one that is there is opened, and durability, if one is asked for.
+pub(crate) type Files = (String, bool, Option<String>);
 
 /// A leaf: its key, its dtype and the shape of one row.
 pub(crate) type Leaf = (String, String, Vec<u64>);
@@ -77,6 +82,12 @@ impl Opened {
         self.0.held_bytes
     }
 
+    /// Set if each leaf lies in one piece, so that rows can be mapped.
+    #[getter]
+    fn contiguous(&self) -> bool {
+        self.0.spec.as_ref().is_some_and(|spec| spec.contiguous)
+    }
+
     /// Directory below `sets.root`, and durability, of a set on files.
     #[getter]
     fn files(&self) -> Option<(String, &'static str)> {
@@ -98,9 +109,13 @@ pub(crate) fn spec(
     rows: u64,
     leaves: &[Leaf],
     writers: &[String],
-    files: Option<(String, bool, String)>,
+    files: Option<Files>,
+    contiguous: bool,
 ) -> PyResult<SetSpec> {
     let mut spec = SetSpec::new(name, rows);
+    if contiguous {
+        spec = spec.contiguous();
+    }
     for (key, dtype, row_shape) in leaves {
         let dtype = dtype
             .parse()
@@ -108,16 +123,16 @@ pub(crate) fn spec(
         spec = spec.leaf(key, dtype, row_shape);
     }
     if let Some((directory, open, durability)) = files {
-        let durability = durability.parse();
+        let durability: Option<Result<Durability, String>> = durability.map(|word| word.parse());
         let durability =
-            durability.map_err(|error: String| errors::refuse(py, "INVALID_ARGUMENT", &error))?;
+            durability.transpose().map_err(|error| errors::refuse(py, "INVALID_ARGUMENT", &error))?;
         spec = spec.files(&SetFiles { directory, open, durability });
     }
     Ok(spec.writers(&writers.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// Rows of one version: their version, and key and tensor of each leaf.
-pub(crate) type Read = (u64, Vec<(String, Acquired)>);
+/// Rows of one version: their version, key and tensor of each leaf, and whether they are mapped where they lie.
+pub(crate) type Read = (u64, Vec<(String, Acquired)>, bool);
 
 /// Reads rows; `dropped` are dimensions that go because an index took one element of them.
 pub(crate) fn read(
@@ -125,14 +140,16 @@ pub(crate) fn read(
     keys: &[String],
     rows: &Selection,
     dropped: &[usize],
+    map: bool,
 ) -> tensorlane_client::Result<Read> {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let rows = set.read(&keys, rows)?;
+    let rows = if map { set.map(&keys, rows) } else { set.read(&keys, rows) }?;
+    let is_mapped = rows.is_mapped();
     let named = |(key, tensor): (String, tensorlane_client::Tensor)| {
         Ok((key, Acquired::new(if dropped.is_empty() { tensor } else { tensor.squeezed(dropped)? })))
     };
     let leaves = rows.leaves.into_iter().map(named).collect::<tensorlane_client::Result<_>>()?;
-    Ok((rows.version, leaves))
+    Ok((rows.version, leaves, is_mapped))
 }
 
 /// Writes tensors that were put before as rows, or behind those of the extension before: the first row and the version.
@@ -140,9 +157,9 @@ pub(crate) fn commit(
     set: &MutableSet,
     rows: Option<Selection>,
     staged: &[(String, Reference)],
-    expects: Option<u64>,
+    options: CommitOptions,
 ) -> tensorlane_client::Result<(u64, u64)> {
     let place = rows.map_or(Place::Extend, Place::Rows);
-    let committed = set.commit(&place, staged, expects)?;
+    let committed = set.commit(&place, staged, options)?;
     Ok((committed.first, committed.version))
 }

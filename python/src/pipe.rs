@@ -16,6 +16,7 @@ use crate::channel::Seconds;
 use crate::client::{Core, called};
 use crate::errors;
 use crate::held::Acquired;
+use crate::interrupt;
 use crate::layout;
 use crate::reference::Reference;
 
@@ -102,8 +103,9 @@ impl PipeListener {
     /// Takes the next pipe that was connected.
     fn accept(&self, py: Python<'_>, timeout: Seconds) -> PyResult<PipeEnd> {
         let timeout = timeout.timeout(py)?;
-        let accept = || Ok(PipeEnd::new(self.0.get()?.accept(timeout)?));
-        py.detach(|| called(accept)).map_err(|error| errors::raise(py, &error))
+        let listener = self.0.get().map_err(|error| errors::raise(py, &error))?;
+        let accepted = py.detach(move || called(|| listener.accept(timeout)));
+        accepted.map(PipeEnd::new).map_err(|error| errors::raise(py, &error))
     }
 
     /// Ends it; an accept of it in another thread comes back. Again is nothing.
@@ -121,7 +123,7 @@ impl PipeEnd {
         let message = given.message(py, &client.client(py)?)?;
         let end = self.end.get().map_err(|error| errors::raise(py, &error))?;
         let written = py.detach(|| called(|| end.write(message, timeout)));
-        written.map(drop).map_err(|failed| raise(py, &failed))
+        written.map(drop).map_err(|failed| raise(py, &failed)).and_then(interrupt::heeded)
     }
 
     /// Begins to write a message.
@@ -139,7 +141,7 @@ impl PipeEnd {
         let timeout = timeout.timeout(py)?;
         let end = self.end.get().map_err(|error| errors::raise(py, &error))?;
         let incoming = py.detach(|| called(|| end.read_descriptor(timeout)));
-        match incoming.map_err(|error| errors::raise(py, &error))? {
+        match errors::outcome(py, incoming)? {
             Incoming::End => Ok(None),
             Incoming::Message(descriptor) => {
                 let pipe = Arc::downgrade(&end);
@@ -150,7 +152,8 @@ impl PipeEnd {
 
     /// Says that this end writes nothing more.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.end.get()?.finish()).map_err(|error| errors::raise(py, &error))
+        let end = self.end.get().map_err(|error| errors::raise(py, &error))?;
+        py.detach(move || end.finish()).map_err(|error| errors::raise(py, &error))
     }
 
     /// Closes this end; calls of it that wait are withdrawn. Again is nothing.
@@ -210,8 +213,10 @@ impl PipeDescriptor {
         &self,
         py: Python<'py>,
         wanted: Option<Vec<bool>>,
+        timeout: Seconds,
     ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Vec<Option<Bound<'py, Acquired>>>)> {
         let refused = |error: Error| errors::raise(py, &error);
+        let timeout = timeout.timeout(py)?;
         let pipe = self.pipe.upgrade().ok_or_else(closed).map_err(refused)?;
         let descriptor = self.descriptor.lock().take().ok_or_else(taken).map_err(refused)?;
         let place = |wanted| if wanted { Place::Map } else { Place::Skip };
@@ -219,7 +224,7 @@ impl PipeDescriptor {
             None => Allocation::map(),
             Some(wanted) => Allocation::new(wanted.into_iter().map(place).collect()),
         };
-        let received = match py.detach(|| called(|| pipe.read(descriptor, allocation))) {
+        let received = match py.detach(|| called(|| pipe.read_within(descriptor, allocation, timeout))) {
             Ok(received) => received,
             Err(failed) => {
                 let failed = *failed;
@@ -265,7 +270,8 @@ impl PipeWriting {
                 "this write was waited for, or withdrawn; write the message again",
             )
         })?;
-        py.detach(|| called(|| writing.wait())).map(drop).map_err(|failed| raise(py, &failed))
+        let written = py.detach(|| called(|| writing.wait())).map(drop);
+        written.map_err(|failed| raise(py, &failed)).and_then(interrupt::heeded)
     }
 
     /// Takes the message back. The other end may have read it already.
@@ -285,7 +291,7 @@ impl Given {
                 Some((dtype, shape)) => layout::descriptor(py, &dtype, &shape, Vec::new())?,
                 None => {
                     let described = py.detach(|| called(|| client.describe(reference.clone())));
-                    described.map_err(|error| errors::raise(py, &error))?.descriptor
+                    errors::outcome(py, described)?.descriptor
                 }
             };
             message = message.kept(descriptor, reference).about(about);

@@ -16,7 +16,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule};
 use tensorlane_client::gpu::Stream;
-use tensorlane_client::{OwnView, Reservation, Tensor};
+use tensorlane_client::{Error, OwnView, Reservation, Tensor};
 
 use crate::dlpack::{
     CPU, DataType, Device, DlTensor, Exported, IS_COPIED, MAJOR, RANK_MAX, READ_ONLY, Seen, UNVERSIONED_NAME,
@@ -97,7 +97,9 @@ impl Memory {
     }
 
     /// A DLPack capsule. `shared` shows the very bytes, to be read only; else they are the taker's own, to be written.
-    /// `marked` says in it that they are not to be written. Bits stand for elements where `bits` asks for that.
+    /// `marked` says in it that they are not to be written. Bits stand for elements where `bits` asks for that, and few bytes are
+    /// mapped, too, where `mapped` does.
+    #[pyo3(signature = (versioned, own, marked, bits, mapped = false))]
     fn _capsule<'py>(
         &self,
         py: Python<'py>,
@@ -105,9 +107,12 @@ impl Memory {
         own: Own,
         marked: bool,
         bits: bool,
+        mapped: bool,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let tensor = self.on_host()?;
-        let shown = py.detach(|| Shown::new(tensor, own)).map_err(|error| errors::raise(py, &error))?;
+        let map_from = if mapped { 0 } else { MAP_FROM };
+        let shown =
+            py.detach(|| Shown::new(tensor, own, map_from)).map_err(|error| errors::raise(py, &error))?;
         capsule(py, shown.exported(marked, bits), versioned)
     }
 
@@ -137,7 +142,7 @@ impl Memory {
         self.held.lock().clone().ok_or_else(released)
     }
 
-    fn on_host(&self) -> PyResult<Arc<Tensor>> {
+    pub(crate) fn on_host(&self) -> PyResult<Arc<Tensor>> {
         self.held()?.on_host()
     }
 }
@@ -170,8 +175,10 @@ impl Raw {
 /// Room for a tensor, as a buffer of bytes to write. Sealed when no view of it is left.
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct Block {
+    /// Locked without the interpreter's lock while bytes are copied, and so perhaps by another thread in the instant of a fork.
     reservation: Mutex<Option<Reservation>>,
     views: AtomicUsize,
+    process: u32,
 }
 
 #[pymethods]
@@ -180,6 +187,7 @@ impl Block {
     /// Called by Python, with a buffer to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let block = slf.get();
+        block.check(slf.py())?;
         let mut reservation = block.reservation.lock();
         let write = reservation.as_mut().ok_or_else(ended)?.write();
         let (start, len) = write.map_or((nowhere(), 0), |write| (write.as_mut_ptr(), write.len()));
@@ -204,6 +212,7 @@ impl Block {
 
     /// Writes bytes at an offset, with all cores.
     fn copy_from(&self, py: Python<'_>, offset: u64, bytes: PyBuffer<u8>) -> PyResult<()> {
+        self.check(py)?;
         let copied = with_bytes(py, &[bytes], |bytes| {
             let mut reservation = self.reservation.lock();
             let to = reservation.as_mut()?;
@@ -221,11 +230,21 @@ impl Block {
 
 impl Block {
     pub(crate) fn new(reservation: Reservation) -> Self {
-        Self { reservation: Mutex::new(Some(reservation)), views: AtomicUsize::new(0) }
+        let (reservation, process) = (Mutex::new(Some(reservation)), std::process::id());
+        Self { reservation, views: AtomicUsize::new(0), process }
+    }
+
+    /// Refuses a forked child, before it would wait for the lock. Views that it inherited stay.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(errors::raise(py, &Error::Forked)),
+        }
     }
 
     /// The reservation, of which no view is left.
-    pub(crate) fn take(&self) -> PyResult<Reservation> {
+    pub(crate) fn take(&self, py: Python<'_>) -> PyResult<Reservation> {
+        self.check(py)?;
         let mut reservation = self.reservation.lock();
         match self.views.load(Ordering::Acquire) {
             0 => reservation.take().ok_or_else(|| PyBufferError::new_err("this block was sealed before")),
@@ -286,12 +305,12 @@ struct Shown {
 unsafe impl Send for Shown {}
 
 impl Shown {
-    fn new(tensor: Arc<Tensor>, Own(own): Own) -> tensorlane_client::Result<Self> {
+    fn new(tensor: Arc<Tensor>, Own(own): Own, map_from: usize) -> tensorlane_client::Result<Self> {
         let layout = &tensor.descriptor().layout;
         let (shape, strides) = dimensions(layout);
         let bytes = match own {
             false => Bytes::Shared,
-            true if tensor.len() >= MAP_FROM => tensor.own()?.map_or(Bytes::Shared, Bytes::Mapped),
+            true if tensor.len() >= map_from => tensor.own()?.map_or(Bytes::Shared, Bytes::Mapped),
             true => Bytes::Copied(copied(&tensor)),
         };
         if let Bytes::Mapped(own) = &bytes {
@@ -304,7 +323,7 @@ impl Shown {
         Ok(Self { bytes, tensor, shape, strides })
     }
 
-    /// The same for a capsule. `marked` says there that nobody is to write.
+    /// Export for a capsule. `marked` says there that nobody is to write.
     fn exported(self, marked: bool, bits: bool) -> Exported {
         let dtype = data_type(self.tensor.descriptor().layout.dtype(), bits);
         let is_shared = matches!(self.bytes, Bytes::Shared);
@@ -375,7 +394,8 @@ unsafe fn fill(
         return refused("the elements do not lie in the order that is asked for; use .numpy()");
     }
     let itemsize = layout.dtype().size().unwrap_or(1) as i64;
-    let shown = Shown::new(tensor, Own(false)).map_err(|error| PyBufferError::new_err(error.to_string()))?;
+    let shown = Shown::new(tensor, Own(false), MAP_FROM)
+        .map_err(|error| PyBufferError::new_err(error.to_string()))?;
     let strides = shown.strides.iter().map(|stride| stride * itemsize).collect();
     let filled = Box::new(Filled { shown, strides });
     let or_null = |asked: bool, values: &[i64]| {

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tensorlane_client::gpu::AnyTensor;
-use tensorlane_client::set::{PublishOptions, Set};
+use tensorlane_client::set::{Keys, PublishOptions, Set};
 use tensorlane_proto::set::{Node, Tree, beyond_64_bits};
 
 use crate::errors;
@@ -46,6 +46,15 @@ pub(crate) fn tree(py: Python<'_>, nodes: Vec<Given>) -> PyResult<Tree<tensorlan
 /// Options of a publication.
 pub(crate) fn options(keep: u32, expects: Option<u64>) -> PublishOptions {
     PublishOptions { keep, expects, ..PublishOptions::default() }
+}
+
+/// Keys that are got, and whether each must be there.
+pub(crate) fn keys(given: Option<(Vec<String>, bool)>) -> Keys {
+    match given {
+        None => Keys::All,
+        Some((keys, true)) => Keys::These(keys),
+        Some((keys, false)) => Keys::IfThere(keys),
+    }
 }
 
 /// Nodes of a set that was got, for Python.

@@ -11,9 +11,15 @@ array([0, 1, 2])
 
 from __future__ import annotations
 
+import sysconfig
+
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    raise ImportError("tensorlane does not support free-threaded Python: use the build of the same version with the GIL")
+
 from ._tensorlane import Cancel, Reference, Stored, __version__
 from .channels import CachedReader, ChannelReader, ChannelWriter, Message, SharedMessage
 from .client import Client, connect
+from .collating import collate
 from .device import DeviceReservation, DeviceTensor
 from .doctor import doctor
 from .errors import (
@@ -96,6 +102,7 @@ __all__ = [
     "Withdrawn",
     "Writing",
     "__version__",
+    "collate",
     "connect",
     "doctor",
     "local",

@@ -28,7 +28,7 @@ from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, Mapping
 from . import client as blocking, sizes
 from ._tensorlane import Cancel, Stored
 from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe, AsyncWatch
-from .errors import Error, NotFound, Timeout, Withdrawn
+from .errors import Error, NotFound, Timeout, Unavailable, Withdrawn
 from .local import local as blocking_local
 from .mutable import Committed, Keys, MutableSet, Rows, SetStatus, Snapshot
 from .structures import Structure
@@ -53,6 +53,8 @@ _BEGINS = 1.0
 
 _BUSY = "await fewer calls of the kind at once, or open another client"
 
+_CONNECT_SLICE = 0.25
+"""Seconds after which a connect that waits for its sidecar asks whether it was withdrawn."""
 _PUTS_MAX = 32
 _SHORT_MAX = 4
 
@@ -224,11 +226,14 @@ class AsyncClient:
         writers: Sequence[str] = (),
         directory: str | None = None,
         open: bool = False,
-        durability: str = "process",
+        durability: str | None = None,
+        contiguous: bool = False,
     ) -> AsyncMutableSet:
         """Makes a mutable set, as `tensorlane.Client.create_set` does."""
         create = self._client.create_set
-        make = functools.partial(create, name, rows, leaves, writers=writers, directory=directory, open=open, durability=durability)
+        make = functools.partial(
+            create, name, rows, leaves, writers=writers, directory=directory, open=open, durability=durability, contiguous=contiguous
+        )
         return AsyncMutableSet(self, await self._run("short", None, make))
 
     async def open_set(self, target: MutableSet | str, *, wait: float | None = None) -> AsyncMutableSet:
@@ -257,17 +262,19 @@ class AsyncClient:
 
         A call that names no time waits in line: many at once take long, and none of them is late. `delivered` is of its message.
         """
-        loop, seconds = asyncio.get_running_loop(), sizes.seconds("the time", seconds)
-        waiter: asyncio.Future[R] = loop.create_future()
         # Before it begins: a close of another thread that comes between has it withdrawn.
         if cancel is not None:
             self._pending.add(cancel)
         try:
-            call = self._begin(lane, work)
-        except BaseException:
+            return await self._result(self._begin(lane, work), cancel, seconds, delivered)
+        finally:
             if cancel is not None:
                 self._pending.discard(cancel)
-            raise
+
+    async def _result(self, call: Future[R], cancel: Cancel | None, seconds: float | None, delivered: str | None = None) -> R:
+        """The result of a call of a thread, which is given up where it has not begun in the seconds that it was given."""
+        loop, seconds = asyncio.get_running_loop(), sizes.seconds("the time", seconds)
+        waiter: asyncio.Future[R] = loop.create_future()
 
         def ended(call: Future[R]) -> None:
             try:
@@ -277,7 +284,7 @@ class AsyncClient:
 
         def give_up() -> None:
             if call.cancel() and not waiter.done():
-                late = Timeout(f"no thread was free for the call within {seconds:g} s", "DEADLINE_EXCEEDED", remedy=_BUSY)
+                late = self._no_thread(seconds or 0.0)
                 late.delivered = delivered
                 waiter.set_exception(late)
 
@@ -292,8 +299,10 @@ class AsyncClient:
             if not call.done():
                 call.cancel()
                 self._withdraw([] if cancel is None else [cancel])
-            if cancel is not None:
-                self._pending.discard(cancel)
+
+    def _no_thread(self, seconds: float) -> Timeout:
+        words = f"no thread was free for the call within {max(0.0, seconds):.3g} s"
+        return Timeout(words, "DEADLINE_EXCEEDED", remedy=_BUSY)
 
     def _withdraw(self, cancels: list[Cancel]) -> None:
         for cancel in cancels:
@@ -328,6 +337,9 @@ class AsyncClient:
     def __reduce__(self) -> Any:
         raise TypeError("a client stays in its process; connect in each one")
 
+    def __repr__(self) -> str:
+        return f"<tensorlane.aio.AsyncClient of {self.directory}>"
+
 
 class AsyncMutableSet:
     """A mutable set, whose reads and commits are awaited. `set` is the same one for threads, and pickles as its reference."""
@@ -346,14 +358,24 @@ class AsyncMutableSet:
         read = functools.partial(self.set.read, rows, keys, deadline=deadline, cancel=cancel)
         return await self._client._run("get", cancel, read, deadline)
 
-    async def write(self, rows: Any, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+    async def map(self, rows: Any = slice(None), keys: Keys = None, *, deadline: float | None = None) -> Rows:
+        """Shows rows where they lie, as `tensorlane.MutableSet.map` does: use what it gives with `with`."""
+        cancel = Cancel()
+        show = functools.partial(self.set.map, rows, keys, deadline=deadline, cancel=cancel)
+        return await self._client._run("get", cancel, show, deadline)
+
+    async def write(
+        self, rows: Any, values: Any, *, expects: int | None = None, retry_id: bytes | None = None, deadline: float | None = None
+    ) -> Committed:
         """Writes rows as `tensorlane.MutableSet.write` does. A commit that has begun comes to its end."""
-        write = functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline)
+        write = functools.partial(self.set.write, rows, values, expects=expects, retry_id=retry_id, deadline=deadline)
         return await self._client._run("put", None, write, deadline)
 
-    async def extend(self, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+    async def extend(
+        self, values: Any, *, expects: int | None = None, retry_id: bytes | None = None, deadline: float | None = None
+    ) -> Committed:
         """Writes rows behind the last extension, as `tensorlane.MutableSet.extend` does."""
-        extend = functools.partial(self.set.extend, values, expects=expects, deadline=deadline)
+        extend = functools.partial(self.set.extend, values, expects=expects, retry_id=retry_id, deadline=deadline)
         return await self._client._run("put", None, extend, deadline)
 
     async def snapshot(self, name: str | None = None, *, keep: int = 2, deadline: float | None = None) -> Snapshot:
@@ -374,8 +396,16 @@ async def connect(
     directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
 ) -> AsyncClient:
     """Connects as `tensorlane.connect` does. Use it as `async with await tensorlane.aio.connect() as client`."""
-    make = functools.partial(blocking.connect, directory, name=name, deadline=deadline, patience=patience)
-    return AsyncClient(await asyncio.to_thread(make))
+    until = time.monotonic() + (sizes.seconds("patience", patience) or 0.0)
+    while True:
+        # In slices: a thread that waits cannot be withdrawn.
+        within = max(0.0, min(_CONNECT_SLICE, until - time.monotonic()))
+        make = functools.partial(blocking.connect, directory, name=name, deadline=deadline, patience=within)
+        try:
+            return AsyncClient(await asyncio.to_thread(make))
+        except (Unavailable, Timeout):
+            if time.monotonic() >= until:
+                raise
 
 
 @asynccontextmanager

@@ -16,8 +16,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generic, Sequence, TypeVar
 
 from . import sizes
+from ._tensorlane import Cancel
 from .channels import ChannelReader, ChannelWriter, Message, Value
-from .errors import Error, Timeout, WatchCut
+from .errors import Error, Timeout, WatchCut, Withdrawn
 from .pipes import Bytes, Descriptor, Listener, Pipe, Received
 from .watching import Watch, WatchEvent
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _STEP = 0.05
-"""Seconds of one wait of a reader's thread: what is written later than that after a task was cancelled is taken for nobody.
+"""Seconds that one try waits for the tasks before it, and for a thread that was just told to end."""
 
-One try waits as long for the tasks before it.
-"""
+_SLICE = 2.0
+"""Seconds within which a thread ends that waits for a descriptor, a pipe or a change, and for which nobody asks any more."""
 
 _GRACE = 1.0
 """Seconds within which a thread begins, and comes back when its time is over."""
@@ -43,36 +44,28 @@ class _Wait(Generic[T]):
     """In a list, which whoever asks empties: the thread keeps what it gave for a moment, and a message must not be held by that."""
 
     def __init__(self, until: float):
-        self.until, self.is_left = until, False
+        self.until, self.cancel = until, Cancel()
 
-    def leave(self) -> None:
-        """Notes that nobody asks any more: the thread ends with its step, and what it has taken by then is kept."""
-        self.until, self.is_left = -math.inf, True
+    @property
+    def is_left(self) -> bool:
+        """True once nobody asks any more: the thread ends, and what it has taken by then is kept."""
+        return self.cancel.cancelled
 
     @property
     def is_vain(self) -> bool:
         """True where it ended without anything."""
-        return self.call.done() and (self.call.cancelled() or isinstance(self.call.exception(), Timeout))
+        if not self.call.done() or self.call.cancelled():
+            return self.call.done()
+        error = self.call.exception()
+        return isinstance(error, Timeout) or (self.is_left and isinstance(error, Withdrawn))
 
 
-class _Next(Generic[T]):
-    """Next result of an end: one thread waits for it, whoever asks.
+class _Line:
+    """Line of the tasks that use an end: one has its turn, and the time of the others counts."""
 
-    With `step` the thread takes nothing when nobody asks. Without, it goes on for ever: each wait is a request to the sidecar, and what
-    is taken early is as good later. `renew` is given what was taken for nobody, and gives what a call gets instead of it.
-    """
-
-    def __init__(
-        self, client: AsyncClient, take: Callable[..., T], what: str, *, step: float = math.inf, renew: Callable[[T], T] | None = None
-    ):
-        self._client, self._take, self._what, self._step, self._renew = client, take, what, step, renew
-        self._line = asyncio.Lock()
-        self._wait: _Wait[T] | None = None
-
-    async def __call__(self, timeout: float | None) -> T:
-        until = self.until(timeout)
-        async with self.turn(until):
-            return await self.take(until)
+    def __init__(self, client: AsyncClient, missed: str):
+        self._client, self._missed = client, missed
+        self._turns = asyncio.Lock()
 
     def until(self, timeout: float | None) -> float:
         """The time of the clock at which a call is over."""
@@ -85,13 +78,45 @@ class _Next(Generic[T]):
         began = time.monotonic()
         try:
             async with asyncio.timeout(None if until == math.inf else max(until - began, _STEP)):
-                await self._line.acquire()
+                await self._turns.acquire()
         except TimeoutError:
-            raise self._late(until - began) from None
+            raise self.late(until - began) from None
         try:
             yield
         finally:
-            self._line.release()
+            self._turns.release()
+
+    def late(self, seconds: float) -> Timeout:
+        """The error of a call whose time is over."""
+        words = f"{self._missed} within {max(0.0, seconds):.3g} s"
+        return Timeout(words, "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
+
+
+class _Next(_Line, Generic[T]):
+    """Next result of an end: one thread waits for it, whoever asks.
+
+    With `wake` the thread takes nothing when nobody asks: it is told to end then, by its cancel and `wake`. Without, it ends within
+    `_SLICE`, by itself: what is taken early is as good later. `renew` is given what was taken for nobody, and gives what a call gets
+    instead of it.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        take: Callable[..., T],
+        what: str,
+        *,
+        wake: Callable[[], None] | None = None,
+        renew: Callable[[T], T] | None = None,
+    ):
+        super().__init__(client, f"{what} did not come")
+        self._take, self._wake, self._renew = take, wake, renew
+        self._wait: _Wait[T] | None = None
+
+    async def __call__(self, timeout: float | None) -> T:
+        until = self.until(timeout)
+        async with self.turn(until):
+            return await self.take(until)
 
     async def take(self, until: float) -> T:
         """Takes the next result, by the task whose turn it is."""
@@ -99,34 +124,32 @@ class _Next(Generic[T]):
         while True:
             wait = self._asked(until)
             # A thread that ends by itself is waited for: it has one try at least.
-            latest = until + _GRACE if wait.until <= until else max(until, time.monotonic() + _STEP)
+            ends_itself = wait.until <= until or (wait.is_left and self._wake is not None)
+            latest = until + _GRACE if ends_itself else max(until, time.monotonic() + _STEP)
             try:
                 is_over = await _settles(wait.call, latest)
             except BaseException:
                 self._leave(wait)
                 raise
             if not is_over:
-                self._leave(wait)
-                raise self._late(until - began)
+                raise self.late(until - began) if self._leave(wait) else self._client._no_thread(until - began)
             if wait.is_left and self._renew is not None and not wait.is_vain and wait.call.exception() is None:
                 self._wait = wait = self._renewed(wait)
-                await _settles(wait.call, math.inf)
+                if not await _settles(wait.call, max(until, time.monotonic() + _GRACE)):
+                    raise self.late(until - began)
             self._wait = None
-            try:
+            if not wait.is_vain:
                 return wait.call.result().pop()
-            except Timeout:
-                # Of a thread that was told to end before somebody asked again.
-                if time.monotonic() >= until:
-                    raise self._late(until - began) from None
+            # Or of a thread that was told to end before somebody asked again.
+            if time.monotonic() >= until:
+                raise self.late(until - began)
 
     def _asked(self, until: float) -> _Wait[T]:
         """The wait that goes on, or a new one."""
         if self._wait is None or self._wait.is_vain:
             is_one_try = until <= time.monotonic()
-            self._wait = _Wait(until if is_one_try or self._step < math.inf else math.inf)
+            self._wait = _Wait(until if is_one_try or self._wake is not None else math.inf)
             self._wait.call = self._client._begin("next", functools.partial(self._taken, self._wait))
-        elif self._step < math.inf:
-            self._wait.until = until
         return self._wait
 
     def _renewed(self, kept: _Wait[T]) -> _Wait[T]:
@@ -136,23 +159,28 @@ class _Next(Generic[T]):
         fresh.call = self._client._begin("next", lambda: [renew(taken.pop())])
         return fresh
 
-    def _leave(self, wait: _Wait[T]) -> None:
-        if wait.call.cancel():
+    def _leave(self, wait: _Wait[T]) -> bool:
+        """Tells a thread that nobody asks; False where none has begun."""
+        # What is renewed was taken, and is not given up.
+        if wait.until != -math.inf and wait.call.cancel():
             self._wait = None
-        elif self._step < math.inf:
-            wait.leave()
+            return False
+        wait.cancel.cancel()
+        if self._wake is not None:
+            self._wake()
+        return True
 
     def _taken(self, wait: _Wait[T]) -> list[T]:
         while True:
+            left = max(0.0, wait.until - time.monotonic())
+            if self._wake is not None:
+                return [self._take(left, wait.cancel)]
+            ends = time.monotonic() + _SLICE
             try:
-                return [self._take(timeout=max(0.0, min(self._step, wait.until - time.monotonic())))]
+                return [self._take(timeout=min(left, _SLICE))]
             except Timeout:
-                if wait.until <= time.monotonic():
+                if wait.is_left or left <= _SLICE or time.monotonic() < ends - _SLICE / 2:
                     raise
-
-    def _late(self, seconds: float) -> Timeout:
-        words = f"{self._what} did not come within {max(0.0, seconds):.3g} s"
-        return Timeout(words, "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
 
 
 async def _settles(call: Future[Any], until: float) -> bool:
@@ -201,15 +229,35 @@ class AsyncChannelWriter(_End):
 
     _end: ChannelWriter
 
+    def __init__(self, client: AsyncClient, end: ChannelWriter):
+        super().__init__(client, end)
+        self._line = _Line(client, f"the writes to {end.name} before this one did not end")
+        # The last write, which goes on where its task was cancelled.
+        self._writing: Future[int] | None = None
+
     @property
     def dropped(self) -> int:
         """Number of messages that no reader gets, because readers held every slot when they were written. 0 under "block"."""
         return self._end.dropped
 
     async def write(self, value: Value, *, timeout: float | None = None) -> int:
-        """Writes a message, as `ChannelWriter.write` does. Cancelled after it began, it comes to its end all the same."""
-        write = functools.partial(self._end.write, value, timeout=timeout)
-        return await self._client._run("write", None, write, timeout)
+        """Writes a message, as `ChannelWriter.write` does. Tasks may share it: their writes come in order, and time counts from the call on.
+
+        Cancelled after it began, it comes to its end all the same: the message is published once there is room, within its own timeout.
+        The next write waits for that.
+        """
+        began = time.monotonic()
+        until = self._line.until(timeout)
+        async with self._line.turn(until):
+            if self._writing is not None and not await _settles(self._writing, max(until, time.monotonic() + _STEP)):
+                raise self._line.late(until - began)
+            left = max(0.0, until - time.monotonic())
+            self._writing = self._client._begin("write", functools.partial(self._end.write, value, timeout=left))
+            try:
+                return await self._client._result(self._writing, None, None if timeout is None else left)
+            finally:
+                if self._writing.done():
+                    self._writing = None
 
     @property
     def readers(self) -> int:
@@ -217,7 +265,7 @@ class AsyncChannelWriter(_End):
         return self._end.readers
 
     async def evict(self, reader: int) -> None:
-        """Evicts a reader, as `ChannelWriter.evict` does."""
+        """Evicts a reader, as `ChannelWriter.evict` does: beside a write that waits for it, or one that was cancelled and goes on."""
         await asyncio.to_thread(self._end.evict, reader)
 
     async def finish(self) -> None:
@@ -239,7 +287,7 @@ class AsyncChannelReader(_End):
     def __init__(self, client: AsyncClient, end: ChannelReader):
         super().__init__(client, end)
         renew = functools.partial(_newest, end) if end.policy == "latest" else None
-        self._next: _Next[Message | None] = _Next(client, end.read, f"a message of {end.name}", step=_STEP, renew=renew)
+        self._next: _Next[Message | None] = _Next(client, end._read, f"a message of {end.name}", wake=end._wake, renew=renew)
         self._dropped = 0
 
     @property
@@ -307,7 +355,7 @@ class AsyncChannelReader(_End):
 
 
 class AsyncPipe(_End):
-    """One end of a pipe, to be awaited: a `tensorlane.Pipe`. Tasks may share it."""
+    """End of a pipe, to be awaited: a `tensorlane.Pipe`. Tasks may share it."""
 
     _end: Pipe
 
@@ -315,7 +363,7 @@ class AsyncPipe(_End):
         super().__init__(client, end)
         self._next: _Next[Descriptor | None] = _Next(client, end.read_descriptor, f"a message of {end.client}")
         # What a read began to bring, of which the task was cancelled.
-        self._reading: Future[list[Received]] | None = None
+        self._reading: tuple[Descriptor, Future[list[Received]]] | None = None
 
     @property
     def peer(self) -> str:
@@ -356,9 +404,14 @@ class AsyncPipe(_End):
         """Takes the descriptor of the next message; None when the other end has finished. Cancelled, it loses none."""
         return await self._next(timeout)
 
-    async def receive(self, descriptor: Descriptor, places: Sequence[Any] | None = None) -> Received:
+    async def receive(self, descriptor: Descriptor, places: Sequence[Any] | None = None, *, timeout: float | None = None) -> Received:
         """Reads a message, as `Descriptor.read` does. Cancelled after it began, it comes to its end: the writer hears that it was read."""
-        return await self._client._run("get", None, functools.partial(descriptor.read, places))
+        until = self._next.until(timeout)
+
+        def read() -> Received:
+            return descriptor.read(places, timeout=max(0.0, until - time.monotonic()))
+
+        return await self._client._run("get", None, read, max(0.0, until - time.monotonic()))
 
     async def read(self, *, timeout: float | None = None) -> Received | None:
         """Reads the next message, all of it mapped; None when the other end has finished.
@@ -371,9 +424,16 @@ class AsyncPipe(_End):
                 descriptor = await self._next.take(until)
                 if descriptor is None:
                     return None
-                self._reading = self._client._begin("get", functools.partial(_whole, descriptor))
-            await _settles(self._reading, math.inf)
-            reading, self._reading = self._reading, None
+                self._reading = descriptor, self._client._begin("get", functools.partial(_whole, descriptor))
+            descriptor, reading = self._reading
+            deadline = self._client.deadline
+            # One that has begun ends by itself.
+            if not await _settles(reading, time.monotonic() + deadline) and reading.cancel():
+                self._reading = None
+                descriptor.release()
+                raise self._client._no_thread(deadline)
+            await _settles(reading, math.inf)
+            self._reading = None
             return reading.result().pop()
 
     async def finish(self) -> None:
@@ -390,7 +450,7 @@ class AsyncPipe(_End):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                await self.finish()
+                await asyncio.to_thread(self._end._leave)
         finally:
             await self.close()
 

@@ -128,7 +128,15 @@ def arriving(core: Core, targets: list[Any], progress: bool) -> ContextManager[A
     total = sum(known) if len(known) == len(targets) else None
     if total is not None and total < FROM:
         return _NOTHING
-    return Transfer(_told("get", targets), total, lambda: sum(peer["bytes_in"] for peer in core.peers()))
+    return Transfer(_told("get", targets), total, lambda: _came(core))
+
+
+def arriving_set(core: Core, target: Any, progress: bool) -> ContextManager[Any]:
+    """Context of a get of a set: its manifest alone is known, and nobody knows the bytes of its tensors."""
+    if not is_seen(progress):
+        return _NOTHING
+    what = f"get {target[0] if isinstance(target, tuple) else 'a set'}"
+    return Transfer(what, None, lambda: _came(core))
 
 
 def running(what: str, total: int | None, process: int, word: str, progress: bool) -> ContextManager[Any]:
@@ -153,6 +161,11 @@ def copying(what: str, total: int, progress: bool) -> Iterator[Count]:
     with Transfer(what, total, lambda: count.bytes) as transfer:
         transfer.look()
         yield count
+
+
+def _came(core: Core) -> int:
+    """Bytes that came from other peers until now."""
+    return sum(peer["bytes_in"] for peer in core.peers())
 
 
 @functools.cache

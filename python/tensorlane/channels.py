@@ -11,8 +11,8 @@ from typing import Any, Iterator, Mapping, Self, Sequence
 import numpy as np
 
 from . import arrays, opaque, sizes, trees
-from ._tensorlane import Reader, Writer
-from .errors import Error, Invalid, Timeout
+from ._tensorlane import Cancel, Reader, Writer
+from .errors import Error, Invalid, Timeout, Unavailable
 from .tensor import Tensor
 
 _KIND = "tensorlane.value"
@@ -20,6 +20,9 @@ _KEY = "tensorlane.key"
 
 _KEY_MAX = 4096
 """Bytes of a key that metadata can say."""
+
+_ATTACH_AGAIN = "attach again, with a wait, or read with follow=True, which does; client.peers() says what was wrong with the peer"
+"""Remedy where a peer was lost."""
 
 _Parts = list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]
 
@@ -81,7 +84,7 @@ class ChannelWriter:
     def evict(self, reader: int) -> None:
         """Evicts a reader of an `evictable` channel, by the number that BLOCKED_BY and `client.channels()` tell.
 
-        Writes wait for it no longer, and its next read is EVICTED. What it holds stays as it is. Readers of another peer are one.
+        Writes wait for it no longer, also one of another thread that waits just now, and its next read is EVICTED. What it holds stays as it is. Readers of another peer are one.
         """
         self._core.evict(sizes.whole("reader", reader))
 
@@ -110,7 +113,8 @@ class Message:
     """A message, where its writer wrote it. Its place is the writer's again when this and every array of it are gone."""
 
     dropped: int
-    """Number of messages that this reader missed just before this one. 0 where the policy is "block", unless a way was lost."""
+    """Number of messages that this reader missed just before this one. Where the policy is "block", only a reader that follows misses
+    some: over a way that was lost, or of the next channel before it was found."""
 
     epoch: int
     """Number of channels that had the name before, since a reader that follows was attached. Sequences begin anew in each."""
@@ -180,7 +184,7 @@ class _Shared:
 
 
 class SharedMessage(Message):
-    """One read of a message that several reads give: `value` is one object for all, and the last one's release gives the place back."""
+    """Read of a message that several reads give: `value` is one object for all, and the last one's release gives the place back."""
 
     def __init__(self, shared: _Shared):
         self.__dict__.update(shared.message.__dict__)
@@ -241,7 +245,10 @@ class ChannelReader:
 
     @property
     def missed(self) -> int:
-        """Number of messages before the first one that can be read, if the oldest was asked for."""
+        """Number of messages before the first one that can be read, if the oldest was asked for.
+
+        For a reader that follows, of the last channel; `dropped` counts those of each channel that it went on with.
+        """
         return self._core.missed
 
     @property
@@ -263,23 +270,30 @@ class ChannelReader:
         """Takes the next message; None when the writer has finished and all was read.
 
         It waits `timeout` seconds, the client's deadline by default; 0 is one try, `math.inf` for ever. CHANNEL_ENDED is raised
-        for a writer that died or let the channel go, once all that it wrote was read; EVICTED for a writer that has evicted this reader.
+        for a writer that died or let the channel go, once all that it wrote was read; PEER_UNREACHABLE for a lost peer, or the way to
+        it, once all that came was read; EVICTED for a writer that has evicted this reader.
         A reader that follows waits for another channel instead, in the same time.
         """
+        return self._read(timeout, None)
+
+    def _read(self, timeout: float | None, cancel: Cancel | None) -> Message | None:
+        """Takes the next message, unless `cancel` is used and `_wake` called before."""
         timeout = sizes.seconds("timeout", timeout)
         until = time.monotonic() + (self.deadline if timeout is None else timeout)
-        got = self._core.read(timeout)
+        got = self._core.read(timeout, cancel)
         while isinstance(got, int) or got == "epoch":
             if isinstance(got, int):
                 # The message behind the gap is there already, or the end.
                 self._dropped += got
             else:
                 self._epoch += 1
-            got = self._core.read(max(0.0, until - time.monotonic()))
+                # What the next channel had before it was found is missed, as a gap is.
+                self._dropped += self._core.missed
+            got = self._core.read(max(0.0, until - time.monotonic()), cancel)
         if got == "finished":
             return None
         if got == "cut":
-            raise Error(f"the peer of {self.name} was lost, or the way to it; attach again", "CHANNEL_ENDED")
+            raise Unavailable(f"the peer of {self.name} was lost, or the way to it", "PEER_UNREACHABLE", remedy=_ATTACH_AGAIN)
         if got == "lost":
             raise Error(f"the writer of {self.name} is gone and has not finished it", "CHANNEL_ENDED")
         sequence, plain, acquired = got
@@ -287,6 +301,9 @@ class ChannelReader:
         tensors = [Tensor(one) for one in acquired]
         told = {"dropped": dropped, "epoch": self._epoch}
         return Message(sequence, plain, tensors, channel=self.name, pickle=self._pickle, **told)
+
+    def _wake(self) -> None:
+        self._core.wake()
 
     def cached(self, reads: int) -> CachedReader:
         """The reader with a cache: each message is taken once, and is given to so many reads of this process, by any thread.

@@ -47,6 +47,10 @@ Require = Requirement | Iterable[Requirement] | None
 """Requirements of a get: one class that its route must be of, or several."""
 
 
+Keys = Sequence[str | tuple[str, ...]] | None
+"""Keys of a set that are got; None for all of them."""
+
+
 _OURS = "client.names() lists names of this peer"
 _GONE = "a tensor that nothing keeps is gone: hold what put returned, or give it a name or a ticket"
 _TAKEN_OF_MANY = Remedies(NAME_TAKEN="take the name away first, by client.unname, or put that one alone with replaces=REFERENCE")
@@ -74,9 +78,9 @@ class Client:
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
     ):
-        self.deadline = deadline
+        self._deadline, patience = sizes.time("deadline", deadline), sizes.time("patience", patience)
         name = name or f"python[{os.getpid()}]"
-        self._core = Core(None if directory is None else os.fspath(directory), name, deadline, patience)
+        self._core = Core(None if directory is None else os.fspath(directory), name, self._deadline, patience)
         with _open_lock:
             _open.add(self)
 
@@ -94,6 +98,11 @@ class Client:
     def peer(self) -> str:
         """The name of the sidecar in its exchange."""
         return self._core.peer
+
+    @property
+    def deadline(self) -> float:
+        """The deadline of calls that name none, in seconds."""
+        return self._deadline
 
     @overload
     def put(self, x: Structure, name: None = None, **options: Unpack[PutOptions]) -> Any: ...
@@ -124,7 +133,7 @@ class Client:
             if name is not None or replaces is not None or metadata:
                 raise Invalid("a nested value has no name or metadata of its own", remedy="publish it under a name, or put its arrays")
             leaves = structures.keyed(x)
-            return structures.rebuilt(x, self._put_all([(key, None, leaf) for key, leaf in leaves], keeping, progress))
+            return structures.rebuilt(x, self._put_all(leaves, keeping, progress))
         keeping = {**keeping, "name": sizes.name(name), "replaces": reservation.replaced(replaces)}
         source, words = arrays.source(x, gpus=True), _words(metadata)
         if source.on_gpu is None and source.nbytes <= _INLINE:
@@ -145,21 +154,29 @@ class Client:
         deadline: float | None = None,
         progress: bool = True,
     ) -> list[Stored]:
-        """Stores arrays, small ones together in few calls; those of a mapping under the names that are its keys.
+        """Stores arrays, small ones together in few calls; those of a mapping under the names that are its keys, all in one step.
 
-        Where one fails its exception is raised, and the leases of the others are given up. Those that got their names before keep
-        them: `unname` takes them away.
+        Where one fails its exception is raised, the leases of the others are given up, and no name is given.
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
-        if isinstance(xs, Mapping):
+        if not isinstance(xs, Mapping):
+            return self._put_all([(f"[{at}]", x) for at, x in enumerate(xs)], keeping, progress)
+        names = [sizes.name(name) for name in xs]
+        # Leases keep them until they have their names.
+        stored = self._put_all([(str(name), x) for name, x in xs.items()], {**keeping, "lease": True}, progress)
+        try:
             with _TAKEN_OF_MANY:
-                return self._put_all([(str(name), sizes.name(name), x) for name, x in xs.items()], keeping, progress)
-        return self._put_all([(f"[{at}]", None, x) for at, x in enumerate(xs)], keeping, progress)
+                self._core.name_together([(name, one.reference) for name, one in zip(names, stored) if name is not None])
+        except BaseException:
+            _give_up(stored)
+            raise
+        if not keep:
+            _give_up(stored)
+        return stored
 
-    def _put_all(self, keyed: list[tuple[str, str | None, Any]], keeping: dict[str, Any], progress: bool) -> list[Stored]:
-        """Stores arrays; each has a key for errors, and maybe a name."""
-        sources = [(arrays.source_under(key, x, gpus=True), {**keeping, "name": name}) for key, name, x in keyed]
-        return self._in_order(sources, progress=progress)
+    def _put_all(self, keyed: list[tuple[str, Any]], keeping: dict[str, Any], progress: bool) -> list[Stored]:
+        """Stores arrays; each has a key for errors."""
+        return self._in_order([(arrays.source_under(key, x, gpus=True), keeping) for key, x in keyed], progress=progress)
 
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
@@ -168,11 +185,26 @@ class Client:
         return self._core.seal(block, keeping)
 
     def _stage(
-        self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None, within: float | None = None
+        self,
+        sources: list[arrays.Source],
+        *,
+        checksum: bool = False,
+        deadline: float | None = None,
+        within: float | None = None,
+        progress: bool = False,
     ) -> list[Stored]:
         """Stores arrays for as long as their leases are held, each in the way that copies it once; `within` is for all of them together."""
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        return self._in_order([(source, keeping) for source in sources], within)
+        return self._in_order([(source, keeping) for source in sources], within, progress)
+
+    def _there(self, x: Any) -> Reference | None:
+        """The reference of a value that lies in the arena of this peer, and need not be put again."""
+        if isinstance(x, Reference):
+            return x
+        if not isinstance(x, Tensor) or x.device != "cpu" or x.nbytes <= _INLINE:
+            return None
+        reference = self._core.reference_of(x)
+        return reference if reference is not None and reference.peer == self.peer else None
 
     def _in_order(
         self, sources: list[tuple[arrays.Source, dict[str, Any]]], within: float | None = None, progress: bool = False
@@ -201,8 +233,7 @@ class Client:
                 items: list[Item] = [_item(source, bounded(keeping)) for source, keeping in (sources[at] for at in small)]
                 stored.update(zip(small, _all(self._core.put(items))))
         except BaseException:
-            for one in stored.values():
-                one.release()
+            _give_up(stored.values())
             raise
         return [stored[at] for at in range(len(sources))]
 
@@ -248,7 +279,8 @@ class Client:
         index = gpu.index_of(device)
         if index is not None:
             return DeviceReservation(self._core, short, wanted, _words(metadata), index)
-        return Reservation(self._core, self._core.reserve(short, wanted, _words(metadata), deadline), short, wanted)
+        block = self._core.reserve(short, wanted, _words(metadata), sizes.seconds("deadline", deadline))
+        return Reservation(self._core, block, short, wanted)
 
     def release_idle(self, device: Any = "cuda") -> int:
         """Gives memory of a GPU that this process keeps for its next puts back to others in it, and tells how many bytes.
@@ -264,6 +296,7 @@ class Client:
         name: str,
         *,
         replace: bool = False,
+        prune: bool = False,
         checksum: bool = False,
         strict: bool = False,
         deadline: float | None = None,
@@ -272,10 +305,14 @@ class Client:
     ) -> dict[str, Reference]:
         """Puts all tensors of a safetensors file, named `name/NAME-IN-FILE` in one step, and returns their references.
 
-        The file is read straight into the shared memory. `replace` gives names that are taken to the new tensors, `strict`
-        refuses a file of whose metadata something would be left out. A put that fails leaves nothing.
+        The file goes into the shared memory piece by piece. `replace` gives names that are taken to the new tensors; `prune` takes
+        those below `name` away that the file does not have, in the same step. What of its metadata is left out, and which names
+        stay below `name`, is a warning, and with `strict` an error. A put that fails leaves nothing.
         """
-        flags = [flag for flag, wanted in (("--replace", replace), ("--checksum", checksum), ("--strict", strict)) if wanted]
+        if prune and not replace:
+            raise Invalid("prune takes away what an earlier file has left, and this put replaces none", remedy="pass replace=True, too")
+        wanted = {"--replace": replace, "--prune": prune, "--checksum": checksum, "--strict": strict}
+        flags = [flag for flag, is_wanted in wanted.items() if is_wanted]
         return files.put(self.directory, path, name, flags, deadline, cancel, progress)
 
     def get_file(
@@ -290,7 +327,7 @@ class Client:
     ) -> list[str]:
         """Writes all tensors below a name of this peer into a safetensors file, which appears when it is whole; lists them.
 
-        `strict` refuses to leave out metadata on which the tensors do not agree.
+        What is left out (metadata on which the tensors do not agree, sets) is a warning, and with `strict` an error.
         """
         total = sum(one.nbytes for one in self.names(f"{prefix}/").values()) if bars.is_seen(progress) else None
         return files.get(self.directory, prefix, path, ["--strict"] if strict else [], deadline, cancel, progress, total)
@@ -322,8 +359,12 @@ class Client:
             return structures.rebuilt(target, got_all)
         whole: Target = target
         if isinstance(target, Part):
+            if part is not None:
+                raise Invalid("the target is a part already, and `part` names another one", remedy="index once: reference[3:10]")
             whole, part = target.reference, target.index
         wanted = _target(whole, peer)
+        if peer is not None and isinstance(wanted, Reference):
+            raise Invalid(f"`peer` is {peer!r}, and a reference says itself whose it is", remedy="leave `peer` out, or pass a name")
         asked = None if part is None else parts.selection(part, getattr(wanted, "shape", None))
         terms = _terms(wait, deadline, require)
         with _missing(wanted, wait), bars.arriving(self._core, [wanted], progress):
@@ -360,11 +401,17 @@ class Client:
         with _missing(wanted):
             return self._core.ticket(wanted, seconds, sizes.whole("uses", uses, sizes.MANY))
 
-    def redeem(self, ticket: str, *, deadline: float | None = None, cancel: Cancel | None = None) -> Tensor:
-        """Turns a ticket of this peer or another one into a tensor, and uses it once."""
+    def redeem(
+        self, ticket: str, *, retry_id: bytes | None = None, deadline: float | None = None, cancel: Cancel | None = None
+    ) -> Tensor:
+        """Turns a ticket of this peer or another one into a tensor, and uses it once.
+
+        With a `retry_id`, 16 bytes such as `uuid.uuid4().bytes`, a call that failed may be repeated: the ticket is used once all the same.
+        """
         text, seconds = sizes.text("the ticket", ticket), sizes.seconds("deadline", deadline)
-        with Remedies(NOT_FOUND="a ticket is good for its uses and its ttl: have its maker make another one"):
-            return leased(self._core.redeem(text, seconds, cancel))
+        spent = "a ticket is good for its uses and its ttl: have its maker make another one"
+        with Remedies(NOT_FOUND=spent, TICKET_SPENT=spent):
+            return leased(self._core.redeem(text, sizes.retry_id(retry_id), seconds, cancel))
 
     def publish(
         self,
@@ -375,6 +422,7 @@ class Client:
         expects: int | None = None,
         checksum: bool = False,
         deadline: float | None = None,
+        progress: bool = True,
     ) -> Published:
         """Publishes a nested mapping of arrays and plain values, such as a `state_dict()`, as the next version of a name.
 
@@ -382,12 +430,13 @@ class Client:
         many versions stay. With `expects`, nothing is published unless that is the latest version (0: there is none).
         """
         if not opaque.is_mapping(tree):
-            raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
+            remedy = "publish what its state_dict() returns" if hasattr(tree, "state_dict") else "publish a dict of arrays, or put one array"
+            raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy=remedy)
         name, kept = sizes.text("the name", name), sizes.whole("keep", keep, sizes.MANY)
         latest = None if expects is None else sizes.whole("expects", expects)
         flat = sets.flatten(tree)
         # Leased until the version has them.
-        stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline)
+        stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline, progress=progress)
         try:
             nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
             with Remedies(VERSION_CHANGED=f"read the latest version of {name} at {self.peer} and publish on top of it; each peer counts its own"):
@@ -404,13 +453,33 @@ class Client:
         deadline: float | None = None,
         peer: str | None = None,
         require: Require = None,
+        keys: Keys = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> Set:
-        """Leases and maps all of a set: the latest version of a name, `name@7`, or what `publish` returned."""
+        """Leases and maps all of a set: the latest version of a name, `name@7`, or what `publish` returned.
+
+        With `keys`, only those: `keys=["lr", ("next", "reward"), "encoder.*"]`. A key names a leaf or a mapping with all that is in it;
+        one that ends in `*` stands for all keys that begin so. No other tensor is leased or moved.
+        """
+        named = sets.asked(keys)
+        wanted = None if named is None else (named, True)
+        return self._set(target, wanted, _terms(wait, deadline, require), (wait, peer), cancel, progress)
+
+    def _set(
+        self,
+        target: Target | Published,
+        keys: tuple[list[str], bool] | None,
+        terms: tuple[float, float | None, str],
+        where: tuple[float | None, str | None],
+        cancel: Cancel | None,
+        progress: bool,
+    ) -> Set:
+        """A set, of which some keys are got; `where` says how long its name is waited for, and whose it is."""
+        wait, peer = where
         wanted = _target(target.reference if isinstance(target, Published) else target, peer)
-        terms = _terms(wait, deadline, require)
-        with _missing(wanted, wait):
-            return Set(*self._core.acquire_set(wanted, terms, cancel))
+        with _missing(wanted, wait), bars.arriving_set(self._core, wanted, progress):
+            return Set(*self._core.acquire_set(wanted, terms, cancel, keys))
 
     def load_into(
         self,
@@ -423,16 +492,21 @@ class Client:
         deadline: float | None = None,
         peer: str | None = None,
         require: Require = None,
+        keys: Keys = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> int:
         """Copies a set into a `torch.nn.Module` or a mapping of arrays, and returns its version.
 
         Keys, shapes, types and whether the arrays can be written are checked before the first byte. Types are converted with
-        `convert` only; without `strict`, tensors that `into` does not have are left out. A module whose `state_dict` hands out copies or
+        `convert` only; without `strict`, tensors that `into` does not have are left out, and do not come here. With `keys`, as `get_set`
+        has them, only those are loaded, and the rest of `into` stays as it is. A module whose `state_dict` hands out copies or
         plain values takes the version by its `load_state_dict`. Mappings take tensors alone.
         """
-        with self.get_set(target, wait=wait, deadline=deadline, peer=peer, require=require, cancel=cancel) as got:
-            loading.load(into, got, convert=convert, strict=strict)
+        named = sets.asked(keys)
+        wanted = (named, True) if named is not None else None if strict else (loading.names(into), False)
+        with self._set(target, wanted, _terms(wait, deadline, require), (wait, peer), cancel, progress) as got:
+            loading.load(into, got, convert=convert, strict=strict, partial=named is not None)
             return got.version
 
     def publish_file(
@@ -445,15 +519,16 @@ class Client:
         checksum: bool = False,
         deadline: float | None = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> Published:
         """Publishes a safetensors file, whose name ends so, or a directory that tensordict saved, as the next version of a name.
 
-        Names in a file are keys of the set; texts of its `__metadata__` are values, JSON where they are. Otherwise as `publish`.
+        Names in a file are keys of the set; texts of its `__metadata__` are values. Otherwise as `publish`.
         """
         flags = ["--keep", str(sizes.whole("keep", keep, sizes.MANY)), *(["--checksum"] if checksum else [])]
         if expects is not None:
             flags += ["--expects", str(sizes.whole("expects", expects))]
-        return Published(*files.publish(self.directory, path, sizes.text("the name", name), flags, deadline, cancel))
+        return Published(*files.publish(self.directory, path, sizes.text("the name", name), flags, deadline, cancel, progress))
 
     def save_set(
         self,
@@ -461,20 +536,23 @@ class Client:
         path: str | os.PathLike[str],
         *,
         replace: bool = False,
+        strict: bool = False,
         wait: float | None = None,
         deadline: float | None = None,
         cancel: Cancel | None = None,
+        progress: bool = True,
     ) -> int:
         """Writes a set into a safetensors file, whose name ends so, or into a directory that `TensorDict.load_memmap` opens.
 
-        Takes a sealed set by name or reference, or a mutable one, all of one version, which is returned. The path appears when it is
+        Takes a sealed set by name or reference, or a mutable one, all of one version, which is returned. A name is that of a mutable set,
+        as it is at this moment, or else of a sealed one; `name@version` is a sealed one, such as a snapshot. The path appears when it is
         whole; what is there already is kept but with `replace`. In a file, nested keys are joined by dots, and values are in its
-        `__metadata__`.
+        `__metadata__`. Parts that it cannot hold, such as batch shapes, are a warning, and with `strict` an error.
         """
         wanted = target.reference if isinstance(target, (Published, MutableSet)) else target
-        flags = (["--replace"] if replace else []) + files.time("wait", wait or None)
+        flags = (["--replace"] if replace else []) + (["--strict"] if strict else []) + files.time("wait", wait or None)
         text = sizes.text("the target", wanted) if isinstance(wanted, str) else str(wanted)
-        return files.save(self.directory, text, path, flags, deadline, cancel)
+        return files.save(self.directory, text, path, flags, deadline, cancel, progress)
 
     def create_set(
         self,
@@ -485,7 +563,8 @@ class Client:
         writers: Sequence[str] = (),
         directory: str | None = None,
         open: bool = False,
-        durability: str = "process",
+        durability: str | None = None,
+        contiguous: bool = False,
     ) -> MutableSet:
         """Makes a set of `rows` rows, all of them zero, which any process of the exchange opens by its reference.
 
@@ -495,14 +574,19 @@ class Client:
 
         With `directory`, rows lie in files in a new directory of that name below `sets.root` of the sidecar, which
         `TensorDict.load_memmap` opens, and the set is there again when its sidecar has started again. With `open`, the directory may
-        be there; it gives rows and leaves where none are given. `durability` is `process`, `none`, or `disk`,
-        with which a commit that was answered survives a loss of power: see docs/sets.md.
+        be there; it gives rows and leaves where none are given. `durability` is `process`, the default, `none`, or `disk`,
+        with which a commit that was answered survives a loss of power: see docs/sets.md. A set that is opened keeps its durability and
+        its writers; others that are given are SET_MISMATCH.
+
+        With `contiguous`, the rows of each leaf lie in one piece of the arena, whose room is taken at once: `MutableSet.map` shows
+        them there, without a copy.
         """
         if directory is None and (rows is None or leaves is None):
             raise Unsupported("a set in memory has rows and leaves", remedy="give both, or a directory and open=True")
         files = None if directory is None else (directory, open, durability)
         layout, allowed = mutable.layout(leaves) if leaves is not None else [], sizes.texts("writers", writers)
-        made = self._core.create_set(sizes.text("the name", name), sizes.whole("rows", rows or 0), layout, allowed, files)
+        count, place = sizes.whole("rows", rows or 0), (files, contiguous)
+        made = self._core.create_set(sizes.text("the name", name), count, layout, allowed, place)
         return MutableSet(made.reference, self, made)
 
     def open_set(self, target: MutableSet | str, *, wait: float | None = None, cancel: Cancel | None = None) -> MutableSet:
@@ -522,7 +606,8 @@ class Client:
 
     def drop_set(self, target: MutableSet | str) -> None:
         """Takes a mutable set of this peer away, with its rows. Rows that were read stay, and so does a directory."""
-        self._core.drop_set(_set(target))
+        with Remedies(NOT_FOUND="client.mutable_sets() lists those of this peer; a set of another peer is dropped by a client there"):
+            self._core.drop_set(_set(target))
 
     def channel_writer(
         self,
@@ -554,7 +639,8 @@ class Client:
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
         slots, allowed = sizes.whole("slots", slots, sizes.MANY), sizes.patterns("readers", readers)
-        core = self._core.channel_writer(name, (slots, bytes_each), (many[0], many[1], allowed), policy, (evictable, evict_after))
+        evicts = (evictable, sizes.seconds("evict_after", evict_after))
+        core = self._core.channel_writer(name, (slots, bytes_each), (many[0], many[1], allowed), policy, evicts)
         return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed)
 
     def channel_reader(
@@ -584,7 +670,11 @@ class Client:
         return ChannelReader(name, core, deadline=self.deadline, pickle=pickle)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
-        """Channels of this pod whose names begin so, with how far each reader is behind."""
+        """Channels of this pod whose names begin so, with how far each reader is behind.
+
+        The channel of just this name comes first. All readers and patterns have 4 MiB together; `readers_left_out` and
+        `allowed_left_out` count what has no room.
+        """
         return self._core.channels(_prefix(prefix))
 
     def listen(self, name: str, *, allow: Sequence[str] | None = None) -> Listener:
@@ -655,6 +745,9 @@ class Client:
     def __reduce__(self) -> Any:
         raise TypeError("a client stays in its process; connect in each one")
 
+    def __repr__(self) -> str:
+        return f"<tensorlane.Client of {self.directory}>"
+
 
 def connect(
     directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
@@ -718,17 +811,25 @@ def _item(source: arrays.Source, keeping: dict[str, Any]) -> Item:
 
 def _all(results: list[Any]) -> list[Any]:
     """Results of one call each, or the first exception among them."""
-    failed = next((result for result in results if isinstance(result, BaseException)), None)
-    if failed is not None:
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures:
+        # An interrupt is told, whichever of the calls it ended.
+        failed = next((one for one in failures if not isinstance(one, Exception)), failures[0])
         # The traceback keeps this list for as long as somebody looks at the exception; leases end now.
         results.clear()
         raise failed
     return results
 
 
+def _give_up(stored: Iterable[Stored]) -> None:
+    for one in stored:
+        one.release()
+
+
 def _keeping(*, keep: bool, ticket: float | None, uses: int, checksum: bool, deadline: float | None) -> dict[str, Any]:
     times = {"ticket": sizes.seconds("ticket", ticket), "deadline": sizes.seconds("deadline", deadline)}
-    return {"name": None, "replaces": None, "uses": sizes.whole("uses", uses, sizes.MANY), "lease": keep, "checksum": checksum, **times}
+    flags = {"lease": sizes.flag("keep", keep), "checksum": sizes.flag("checksum", checksum)}
+    return {"name": None, "replaces": None, "uses": sizes.whole("uses", uses, sizes.MANY), **flags, **times}
 
 
 def _set(target: MutableSet | str) -> str:

@@ -120,5 +120,6 @@ def to_torch(short: str) -> Any:
 
 
 def torch_if_imported() -> Any:
-    """The module torch, where the program has imported it."""
-    return sys.modules.get("torch")
+    """The module torch, where the program has imported it; None while another thread still does."""
+    module = sys.modules.get("torch")
+    return module if hasattr(module, "Tensor") else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from ._tensorlane import Stored
 
 
 class Error(Exception):
@@ -18,8 +21,12 @@ class Error(Exception):
     delivered: str | None = None
     """Of a write to a pipe: "no" where the other end has not seen the message and will not, "unknown" where it may have read it."""
 
+    stored: tuple[Stored, ...] = ()
+    """Of a write to a pipe: its reservations, in order, which were sealed for it. Write them again; they last as long as this exception."""
+
     def __init__(self, message: str, reason: str | None = None, details: dict[str, str] | None = None, remedy: str | None = None):
-        self.message, self.reason, self.details, self.remedy = message, reason, dict(details or {}), remedy
+        self.message, self.reason, self.details = message, reason, dict(details or {})
+        self.remedy = _REMEDIES.get(reason or "") if remedy is None else remedy
         super().__init__(message)
 
     def __str__(self) -> str:
@@ -30,8 +37,9 @@ class Error(Exception):
         return f"{head}\nhint: {self.remedy}" if self.remedy else head
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # With what was set later: `delivered`, notes.
-        return type(self), (self.message, self.reason, self.details, self.remedy), self.__dict__
+        # With what was set later: `delivered`, notes. Leases stay in their process.
+        told = {word: value for word, value in self.__dict__.items() if word != "stored"}
+        return type(self), (self.message, self.reason, self.details, self.remedy), told
 
 
 class NotFound(Error, LookupError):
@@ -116,9 +124,43 @@ _KINDS = {
 
 _REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange, "WATCH_CUT": WatchCut, "REQUIREMENT_NOT_MET": RequirementNotMet}
 
-_START = "with `tensorlane.local() as client:` a program starts a sidecar of its own"
+START = "with `tensorlane.local() as client:` a program starts a sidecar of its own"
+"""Remedy where no sidecar is reached."""
 
 _REMEDIES = {
+    "NOT_FOUND": "correct what was asked for; client.names(), client.channels() and client.mutable_sets() list what this peer has",
+    "NAME_TAKEN": "take another name, or end what has this one",
+    "INVALID_ARGUMENT": "correct the argument that the message names",
+    "DTYPE_UNKNOWN": "correct the dtype, or install the same release everywhere: who sent it may be newer",
+    "REFERENCE_MALFORMED": "pass references and tickets on as they were made, as str(reference) or pickled",
+    "SELECTION_OUT_OF_RANGE": "give rows and ranges that are there; reference.shape says how many there are",
+    "LAYOUT_MISMATCH": "give a type, a shape and as many bytes as agree; the message has both",
+    "RETRY_MISMATCH": "make a retry_id for each call, uuid.uuid4().bytes, and repeat it with that very call alone",
+    "NOT_SEALED": "seal it first; client.get(name, wait=60) waits until it is sealed",
+    "ALREADY_SEALED": "make other room: client.empty(shape, dtype)",
+    "NOT_YOURS": "let the process that writes it seal it, or make other room: client.empty(shape, dtype)",
+    "CHECKSUM_MISMATCH": "call again; if it comes again, suspect who wrote the tensor in place, then the memory of a machine",
+    "CHANNEL_ENDED": "attach again, or make the channel again; a reader with follow=True goes on with the next channel of the name",
+    "WRITER_NOT_ANSWERING": "attach again when the process that the message names runs",
+    "MESSAGE_DAMAGED": "read the next message; if it comes again, restart the writer that the message names, and attach again",
+    "SESSION_LIMIT": "close clients that are not needed, since one serves all threads of a process, or raise limits.sessions",
+    "SESSION_REQUIRED": "make the call by a client of this package: tensorlane.connect()",
+    "STAGER_STALLED": "look at the process that has the GPU, and call again",
+    "STAGING_FAILED": "call again, or look at the process that has the GPU",
+    "UNSUPPORTED": "install the same release of the package and of all sidecars; the message says which cannot do it",
+    "INTERNAL": "look into the sidecar's log, and report it with the message",
+    "CANCELLED": "call again, if it was not withdrawn on purpose",
+    "CLOSED": "connect again: tensorlane.connect()",
+    "FORKED": "make channels, pipes and memory of GPUs in the process that uses them",
+    "TICKET_SPENT": "have its maker make another ticket; a redeem that may be repeated has a retry_id",
+    "OWNER_LOST": "put the tensor again, or make the set again: the sidecar that had it has ended, and what it held with it",
+    "WOULD_VANISH": "pass name=, ticket= or keep the lease: without one of them nothing keeps the tensor",
+    "NEVER_FITS": "put it in parts, or raise the size of the arena: client.status() says how large it is",
+    "PEER_UNREACHABLE": "client.peers() says what was wrong with each address of it",
+    "LIMIT_EXCEEDED": "try again when others have ended; details name the limit, and client.status() counts",
+    "TOO_LARGE": "send less at a time; details have the limit",
+    "DRAINING": "connect again when the sidecar is back; what it had is gone then",
+    "WRONG_EXCHANGE": "get it by a client of the exchange that its reference names",
     "PEER_UNKNOWN": "client.peers() lists the peers of the exchange; wait=SECONDS waits for one that is not there yet",
     "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
     "VERSION_CHANGED": "read the latest version and write on top of it; details say which one it is",
@@ -142,7 +184,8 @@ _REMEDIES = {
     "MESSAGE_WITHDRAWN": "read the next message: the writer gave this one up, and has it back",
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "give it more time, by timeout=, wait= or deadline=, whichever the call has",
-    "SIDECAR_UNREACHABLE": _START,
+    "SIDECAR_UNREACHABLE": START,
+    "SESSION_LOST": "call again: the client connects anew; put again what is still needed, and make channels, listeners and pipes again",
     "NO_GPU_PROCESS": "client.get its reference in a process of its pod that reaches that GPU, or have a copy of the host put: tensor.cpu()",
     "GPU": "tensorlane.doctor() shows what this process has of GPUs",
 }
@@ -167,6 +210,7 @@ class Remedies:
 
 def make(kind: str, reason: str | None, message: str, details: dict[str, str]) -> Error:
     """Makes the exception of a failed call."""
-    remedy = _REMEDIES.get(reason or kind)
+    # Where this side refuses an argument, the message says what to do.
+    remedy = None if reason is None and kind == "INVALID_ARGUMENT" else _REMEDIES.get(reason or kind)
     made = _REASONS.get(reason or "") or _KINDS.get(kind, Error)
     return made(message, reason, details, remedy)

@@ -61,7 +61,7 @@ class Array:
         return f"cuda:{self.gpu}"
 
     def dense(self) -> Array:
-        """The same array, made dense on the GPU by its own library where it is not."""
+        """Array made dense on the GPU by its own library, if it is not dense."""
         if self.is_dense:
             return self
         torch, cupy = dtypes.torch_if_imported(), sys.modules.get("cupy")

@@ -25,13 +25,26 @@ class Target:
     """State dict of an object that hands out copies or plain values: it goes by `load_state_dict`, as a whole."""
 
 
-def load(into: Any, got: Set, *, convert: bool, strict: bool) -> None:
-    """Copies a set into a module of torch or a mapping of arrays: all of it, or nothing if something does not fit."""
+def names(into: Any) -> list[str]:
+    """Names of what a module of torch or a mapping takes, with dots between the keys."""
+    target = _target(into)
+    plain = [] if target.state is None else [path for path, _ in _plain(target.state)]
+    return [".".join(path) for path in (*target.arrays, *plain)]
+
+
+def load(into: Any, got: Set, *, convert: bool, strict: bool, partial: bool = False) -> None:
+    """Copies a set into a module of torch or a mapping of arrays: all of it, or nothing if something does not fit.
+
+    With `partial`, what the set has not stays in `into` as it is.
+    """
     target = _target(into)
     leaves = got.leaves()
     tensors = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
     wanted, found = _joined(target.arrays, "the target"), _joined(tensors, f"version {got.version}")
     plain = {} if target.state is None else _joined(dict(_plain(target.state)), "the target")
+    if partial:
+        there = {".".join(path) for path in leaves}
+        wanted, plain = ({key: path for key, path in keys.items() if key in there} for keys in (wanted, plain))
     missing = (wanted.keys() - found.keys()) | (plain.keys() - {".".join(path) for path in leaves.keys() - tensors.keys()})
     unexpected = found.keys() - wanted.keys()
     if missing or (strict and unexpected):
@@ -198,13 +211,15 @@ def _copy(leaf: Tensor, target: Any) -> None:
 
 
 def _filled(state: Mapping[str, Any], path: Path, found: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """A state dict of the same form whose tensors and plain values are those of the set."""
+    """A state dict of the same form whose tensors and plain values are those of the set, where that has them."""
     torch = dtypes.torch_if_imported()
     made: OrderedDict[str, Any] = OrderedDict()
     for key, value in state.items():
         here = (*path, key)
         if isinstance(value, Mapping) and not opaque.is_plain(value):
             made[key] = _filled(value, here, found)
+        elif ".".join(here) not in found:
+            made[key] = value
         elif _is_value(value):
             made[key] = found[".".join(here)]
         else:

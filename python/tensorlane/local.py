@@ -189,6 +189,9 @@ class Sidecar:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<tensorlane.Sidecar in {self.directory}>"
+
 
 def _let_go() -> None:
     """Leaves the sidecars to the parent of this child, so that they end with that one."""

@@ -12,6 +12,7 @@ Rows of a set are new arrays when they are read, and are written as a whole: a r
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -26,6 +27,9 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .client import Client
+
+_COMMITS = 1.0
+"""Seconds that a commit has at least, where copies took the time before."""
 
 Keys = Sequence[str] | None
 """Keys of leaves; None for all of them."""
@@ -64,6 +68,8 @@ class SetStatus:
     writers: tuple[str, ...]
     """Peers whose workloads may write, beside the owner's own."""
     leaves: dict[str, Leaf]
+    contiguous: bool = False
+    """True if each leaf lies in one piece, so that rows can be mapped."""
     directory: str | None = None
     """Directory below `sets.root` of its sidecar, of a set on files."""
     durability: str | None = None
@@ -91,8 +97,16 @@ class Rows(Mapping[str, Tensor]):
     Leases end when the last array of a tensor is gone and the rows are released or gone.
     """
 
-    def __init__(self, version: int, tensors: dict[str, Tensor]):
-        self.version, self._tensors = version, tensors
+    def __init__(self, version: int, tensors: dict[str, Tensor], mapped: bool = False):
+        self.version, self._tensors, self.mapped = version, tensors, mapped
+
+    @property
+    def route(self) -> str:
+        """Way in which the rows came: `map` where they are shown where their set has them, else `copy` and that of the copy."""
+        if self.mapped:
+            return "map"
+        routes = dict.fromkeys(tensor.route for tensor in self.values())
+        return f"copy by {' and '.join(routes)}"
 
     def __getitem__(self, key: str | tuple[str, ...]) -> Tensor:
         """The rows of a leaf, by its key or by the parts of its key."""
@@ -184,7 +198,7 @@ class MutableSet:
         return told(self._bound._core.open_set(self._reference))
 
     def bind(self, client: Client) -> MutableSet:
-        """The same set, used by this client."""
+        """Set with the data of this one, used by this client."""
         return MutableSet(self._reference, client, self._found)
 
     def read(
@@ -195,31 +209,47 @@ class MutableSet:
         `rows` is a number, a slice, whole numbers in a list or an array, or a mask. Of a number, the arrays have no dimension
         of rows.
         """
-        wanted = [] if keys is None else sizes.texts("keys", keys)
-        if keys is not None and not wanted:
-            raise Unsupported("a read of no leaf", remedy="give keys, or leave them out for all")
-        selected = selecting.of(rows, self.rows)
-        version, read = self._bound._core.read_rows(self._opened, wanted, selected.words, deadline, cancel)
-        return Rows(version, {key: Tensor(acquired) for key, acquired in read})
+        selected, wanted = self._wanted(rows, keys)
+        return self._read(wanted, selected.words, False, deadline, cancel)
 
-    def write(self, rows: Any, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+    def map(
+        self, rows: Any = slice(None), keys: Keys = None, *, deadline: float | None = None, cancel: Cancel | None = None
+    ) -> Rows:
+        """Rows of some leaves or of all, shown where they lie: nothing is copied, and they do not change while they are held.
+
+        A commit to one of them waits until they are released, at the end of `with` or when the last array is gone. It names the
+        process that holds them when its deadline has passed. That is for slices of neighbouring rows of a set that was made with
+        `contiguous`, in the pod where it was made. Else the rows are a copy, and no commit waits: `route` and `mapped` say which.
+        """
+        selected, wanted = self._wanted(rows, keys)
+        return self._read(wanted, selected.words, True, deadline, cancel)
+
+    def write(
+        self, rows: Any, values: Any, *, expects: int | None = None, retry_id: bytes | None = None, deadline: float | None = None
+    ) -> Committed:
         """Writes rows of the leaves that `values` has, in one step or not at all. Other leaves stay as they are.
 
         `values` is a mapping of arrays or a TensorDict; arrays that are smaller are repeated as in numpy, and numbers are made
-        what the leaf has. With `expects`, nothing is written if the version is another one: VERSION_CHANGED.
+        what the leaf has. What `Client.put` returned is written from where it lies, and not put again. With `expects`, nothing is written if the version is another one: VERSION_CHANGED.
+
+        With a `retry_id`, 16 bytes such as `uuid.uuid4().bytes`, a call whose answer was lost may be repeated: one that was made is not
+        made again, and is answered with its version. A set remembers its last 1,024 commits.
         """
         selected = selecting.of(rows, self.rows)
         prepared = preparing.prepared(values, self.leaves, selected.count)
-        return self._commit(prepared, selected.words, expects, deadline)
+        return self._commit(prepared, selected.words, (expects, retry_id), deadline)
 
-    def extend(self, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+    def extend(
+        self, values: Any, *, expects: int | None = None, retry_id: bytes | None = None, deadline: float | None = None
+    ) -> Committed:
         """Writes rows behind those of the extension before, round robin, whoever wrote it: first row and version.
 
-        With `expects`, nothing is written and no row is taken if the version is another one: VERSION_CHANGED.
+        With `expects`, nothing is written and no row is taken if the version is another one: VERSION_CHANGED. A `retry_id` is that of
+        `write`: a repeat takes no rows again.
         """
         flat = preparing.flat(values, self.leaves)
         count = preparing.counted(flat, self.leaves)
-        return self._commit(preparing.prepared(flat, self.leaves, count), None, expects, deadline)
+        return self._commit(preparing.prepared(flat, self.leaves, count), None, (expects, retry_id), deadline)
 
     def flush(self) -> SetStatus:
         """Brings what was committed to the disk, of a set on files: it then survives a loss of power. For those who may write."""
@@ -232,8 +262,8 @@ class MutableSet:
         set is of another peer it has no other. `keep` is how many versions stay; each is a copy of all rows. For those who may write.
         """
         text = None if name is None else sizes.text("the name", name)
-        kept = sizes.whole("keep", keep, sizes.MANY)
-        return Snapshot(*self._bound._core.snapshot_set(self._opened, text, kept, deadline))
+        kept, within = sizes.whole("keep", keep, sizes.MANY), sizes.seconds("deadline", deadline)
+        return Snapshot(*self._bound._core.snapshot_set(self._opened, text, kept, within))
 
     def drop(self) -> None:
         """Takes the set away, with its rows; in its own pod only. The directory of one on files stays."""
@@ -245,6 +275,10 @@ class MutableSet:
         if key is None:
             return self.read(index)
         return LeafView(self, key)
+
+    def __getitems__(self, rows: Sequence[int]) -> Rows:
+        """Rows of all leaves, by one read: a DataLoader of torch asks so for a batch. `tensorlane.collate` makes tensors of it."""
+        return self.read(list(rows))
 
     def __setitem__(self, index: Any, values: Any) -> None:
         """Writes rows of all leaves that `values` has, in one step; or by a key, all rows of a leaf."""
@@ -285,19 +319,42 @@ class MutableSet:
             self._found = self._bound._core.open_set(self._reference)
         return self._found
 
-    def _commit(self, prepared: dict[str, Any], words: Any, expects: int | None, deadline: float | None) -> Committed:
+    def _wanted(self, rows: Any, keys: Keys) -> tuple[selecting.Selected, list[str]]:
+        wanted = [] if keys is None else sizes.texts("keys", keys)
+        if keys is not None and not wanted:
+            raise Unsupported("a read of no leaf", remedy="give keys, or leave them out for all")
+        return selecting.of(rows, self.rows), wanted
+
+    def _read(self, wanted: list[str], words: Any, is_map: bool, deadline: float | None, cancel: Cancel | None) -> Rows:
+        within = sizes.seconds("deadline", deadline)
+        version, read, mapped = self._bound._core.read_rows(self._opened, (wanted, is_map), words, within, cancel)
+        return Rows(version, {key: Tensor(acquired) for key, acquired in read}, mapped)
+
+    def _commit(
+        self, prepared: dict[str, Any], words: Any, terms: tuple[int | None, bytes | None], deadline: float | None
+    ) -> Committed:
+        expects, retry_id = terms
+        asked = expects, sizes.retry_id(retry_id)
+        client = self._bound
+        there = {key: reference for key, x in prepared.items() if (reference := client._there(x)) is not None}
+        new = {key: x for key, x in prepared.items() if key not in there}
+        given = sizes.seconds("deadline", deadline)
+        within = client.deadline if given is None else given
+        until = time.monotonic() + within
         # Leased until the commit has them.
-        staged = self._bound._stage([arrays.source_under(key, x) for key, x in prepared.items()], deadline=deadline)
+        staged = client._stage([arrays.source_under(key, x) for key, x in new.items()], within=within)
         try:
-            parts = [(key, stored.reference) for key, stored in zip(prepared, staged)]
-            return Committed(*self._bound._core.commit_rows(self._opened, parts, words, expects, deadline))
+            there.update((key, stored.reference) for key, stored in zip(new, staged))
+            parts = [(key, there[key]) for key in prepared]
+            left = max(until - time.monotonic(), min(within, _COMMITS))
+            return Committed(*client._core.commit_rows(self._opened, parts, words, asked, left))
         finally:
             for stored in staged:
                 stored.release()
 
 
 class LeafView:
-    """One leaf of a mutable set, indexed as an array of numpy is. Each access is a read or a commit of its own."""
+    """Leaf of a mutable set, indexed as an array of numpy is. Each access is a read or a commit of its own."""
 
     __iter__: None = None
     """Iteration would ask for the rows one by one."""
@@ -322,6 +379,10 @@ class LeafView:
         rows, inner = selecting.split(index, len(self.shape))
         read = self.set.read(rows, [self.key])[self.key]
         return read if inner is None else selecting.part(read.numpy(), rows, inner)
+
+    def __getitems__(self, rows: Sequence[int]) -> Tensor:
+        """Rows by one read, as a DataLoader of torch asks for a batch."""
+        return self.set.read(list(rows), [self.key])[self.key]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes whole rows. What is smaller is repeated as in numpy."""
@@ -360,6 +421,7 @@ def told(opened: Opened) -> SetStatus:
         opened.held_bytes,
         tuple(opened.writers),
         _leaves(opened),
+        opened.contiguous,
         directory,
         durability,
         opened.torn_rows,

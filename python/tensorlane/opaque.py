@@ -89,8 +89,12 @@ def check(x: Any) -> None:
         remedy = "pass array.filled(value), or the data and the mask apart: numpy.ma.getdata(array), numpy.ma.getmaskarray(array)"
         raise Unsupported("the array has a mask, which would be lost", remedy=remedy)
     torch = dtypes.torch_if_imported()
-    if torch is not None and isinstance(x, torch.Tensor) and (why := _of_torch(x, torch)) is not None:
-        raise Unsupported(why[0], remedy=why[1])
+    if torch is not None and isinstance(x, torch.Tensor):
+        if (why := _of_torch(x, torch)) is not None:
+            raise Unsupported(why[0], remedy=why[1])
+    elif not isinstance(x, np.ndarray) and (nulls := _nulls(x)):
+        remedy = "fill them first, such as by array.fill_null(0), or pass the values and which are there apart"
+        raise Unsupported(f"the {type(x).__name__} has {nulls} nulls, which would be lost", remedy=remedy)
 
 
 def check_under(key: str, x: Any) -> None:
@@ -99,6 +103,13 @@ def check_under(key: str, x: Any) -> None:
         check(x)
     except Unsupported as error:
         raise under(key, error) from None
+
+
+def _nulls(x: Any) -> int:
+    """Number of elements that are null, as arrays of Arrow count them. numpy reads those of whole numbers as floats."""
+    count = getattr(x, "null_count", 0)
+    count = count() if callable(count) else count
+    return count if isinstance(count, int) else 0
 
 
 def under(key: str, error: Unsupported) -> Unsupported:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import opaque
+from . import dtypes, opaque
 from ._tensorlane import Reference
 from .errors import Invalid, OutOfRange, Unsupported
 
@@ -16,6 +16,12 @@ Bounds = tuple[int | None, int | None, int]
 """Start, stop and step of one dimension; None for its beginning or its end."""
 
 _WHOLE: Bounds = (None, None, 1)
+
+TORCH_WHOLE = frozenset(f"torch.{name}" for name in ("int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"))
+"""Dtypes of torch whose elements are row numbers; torch.uint8 is a mask for torch."""
+
+RANGE_MAX = 1 << 20
+"""Rows of a `range` where nothing says how many there are."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ def selection(index: Any, shape: tuple[int, ...] | None) -> tuple[list[Bounds], 
 
     Without a shape, as for names, indices count from the beginning and an ellipsis stands at the end.
     """
-    if isinstance(index, (list, np.ndarray)):
+    index = tuple(map(_plain, index)) if isinstance(index, tuple) else _plain(index)
+    if isinstance(index, (list, np.ndarray, range)):
         return [], _rows(index, shape), []
     entries = _expanded(index if isinstance(index, tuple) else (index,), shape)
     if shape is not None and len(entries) > len(shape):
@@ -60,6 +67,14 @@ def selection(index: Any, shape: tuple[int, ...] | None) -> tuple[list[Bounds], 
                 remedy="use numbers and slices, or one list of rows alone; for more, get the tensor and index its .numpy()",
             )
     return ranges, None, gone
+
+
+def _plain(entry: Any) -> Any:
+    """An index without torch, and a number where it is one."""
+    torch = dtypes.torch_if_imported()
+    if torch is not None and isinstance(entry, torch.Tensor) and (str(entry.dtype) in TORCH_WHOLE or entry.shape == (0,)):
+        entry = entry.detach().cpu().numpy()
+    return int(entry) if isinstance(entry, np.ndarray) and entry.ndim == 0 and entry.dtype.kind in "iu" else entry
 
 
 def _expanded(entries: tuple[Any, ...], shape: tuple[int, ...] | None) -> list[Any]:
@@ -114,11 +129,17 @@ def outside(message: str, index: int) -> OutOfRange:
 
 def _rows(index: Any, shape: tuple[int, ...] | None) -> list[int]:
     opaque.check_under("the index", index)
+    if shape == ():
+        raise Invalid("a scalar has no rows", remedy="get all of it")
+    if isinstance(index, range) and len(index):
+        # Before a list is made of it.
+        for end in (index[0], index[-1]):
+            _at(end, None if shape is None else shape[0], 0)
+        if shape is None and len(index) > RANGE_MAX:
+            raise Invalid(f"{index!r} has {len(index)} rows, and at most {RANGE_MAX} of a name", remedy="give a slice")
     rows = np.asarray(index)
     if rows.size == 0:
         rows = rows.astype(np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise Unsupported(f"{index!r} is no list of rows", remedy="give whole numbers; for a mask, numpy.flatnonzero(mask)")
-    if shape == ():
-        raise Invalid("a scalar has no rows", remedy="get all of it")
     return [_at(int(row), None if shape is None else shape[0], 0) for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
@@ -85,13 +87,14 @@ class Descriptor:
         # Payloads and tensors that came, until all are where they belong.
         self._came: tuple[list[bytes], list[Tensor | None]] | None = None
 
-    def read(self, places: Sequence[Any] | None = None) -> Received:
-        """Brings the bytes, and tells the writer that its message was read.
+    def read(self, places: Sequence[Any] | None = None, *, timeout: float | None = None) -> Received:
+        """Brings the bytes, and tells the writer that its message was read: within `timeout` seconds, the client's deadline by default.
 
         A place for each tensor: None maps it without a copy, an array of the same type and shape is copied into, SKIP leaves
         it. Without places all are mapped. Places that cannot be written are refused before. A read that fails may be tried again, with
         SKIP for what it left.
         """
+        timeout = sizes.seconds("timeout", timeout)
         if places is None:
             places = [None] * len(self.tensors)
         if len(places) != len(self.tensors):
@@ -101,7 +104,7 @@ class Descriptor:
             if place is not None and place is not SKIP:
                 check_fits(tensor.dtype, tensor.shape, place, on_host=True)
         if self._came is None:
-            payloads, acquired = self._core.read([place is not SKIP for place in places])
+            payloads, acquired = self._core.read([place is not SKIP for place in places], timeout)
             self._came = payloads, [None if one is None else Tensor(one) for one in acquired]
         payloads, came = self._came
         if any(one is None and place is not SKIP for one, place in zip(came, places)):
@@ -141,13 +144,16 @@ class Descriptor:
 class Writing:
     """A write under way. Given up before it is over, its message is withdrawn."""
 
-    def __init__(self, core: PipeWriting, put: list[Stored], kept: list[Any]):
-        self._core, self._put, self._kept = core, put, kept
+    def __init__(self, core: PipeWriting, sent: _Sent, kept: list[Any]):
+        self._core, self._sent, self._kept = core, sent, kept
 
     def wait(self) -> None:
-        """Waits until the other end has read the message. The exception's `delivered` is "no" or "unknown"."""
+        """Waits until the other end has read the message. The exception's `delivered` is "no" or "unknown"; `stored` as of `Pipe.write`."""
         try:
             self._core.wait()
+        except Error as error:
+            self._sent.keep(error)
+            raise
         finally:
             self._release()
 
@@ -158,8 +164,7 @@ class Writing:
 
     def _release(self) -> None:
         self._kept = []
-        for stored in self._put:
-            stored.release()
+        self._sent.release()
 
     def __enter__(self) -> Writing:
         return self
@@ -172,14 +177,17 @@ class Writing:
 
 
 class Pipe:
-    """One end of a pipe. Threads may share it.
+    """End of a pipe. Threads may share it.
 
-    Leaving a `with` without an exception finishes and closes it: the other end reads what is there, and ends. With an exception,
-    or when it is dropped, it is closed alone: the other end gets PIPE_CLOSED.
+    Leaving a `with` without an exception waits for each `write` of another thread, within the client's deadline. Then it is finished and
+    closed: the other end has read what is there, and ends. What `begin` began is withdrawn unless it was waited for. With an exception, or when it
+    is dropped, it is closed alone: the other end gets PIPE_CLOSED.
     """
 
     def __init__(self, client: Client, core: PipeEnd):
         self._client, self._core = client, core
+        # An event for each write under way. No lock: a child that is forked meanwhile would find it held.
+        self._writes: set[threading.Event] = set()
 
     @property
     def peer(self) -> str:
@@ -209,14 +217,22 @@ class Pipe:
 
         Room for all arrays together is waited for as long, too. An array is copied into the shared memory once. A `Reservation` is sealed,
         and a `Stored` or `Reference` named, without a copy. `about` are words for the reader of each tensor. `delivered` of the exception is "no" where the other end has
-        not seen the message and will not, else "unknown".
+        not seen the message and will not, else "unknown". `stored` of it has the reservations, which are sealed: write these again.
         """
-        timeout = sizes.seconds("timeout", timeout)
-        sent = _Sent(self._client, tensors, about, timeout)
+        timeout, ended = sizes.seconds("timeout", timeout), threading.Event()
+        self._writes.add(ended)
         try:
-            self._core.write(self._client._core, sent.message(metadata, payloads), timeout)
+            sent = _Sent(self._client, tensors, about, timeout)
+            try:
+                self._core.write(self._client._core, sent.message(metadata, payloads), timeout)
+            except Error as error:
+                sent.keep(error)
+                raise
+            finally:
+                sent.release()
         finally:
-            sent.release()
+            self._writes.discard(ended)
+            ended.set()
 
     def write_value(self, value: Any, *, pickle: bool = False, timeout: float | None = None) -> None:
         """Writes a nested value, such as `ChannelWriter.write` takes, and waits as `write` does; `Received.value` gives it.
@@ -241,10 +257,11 @@ class Pipe:
         sent = _Sent(self._client, tensors, about, timeout)
         try:
             core = self._core.begin(self._client._core, sent.message(metadata, payloads), timeout)
-        except BaseException:
+        except BaseException as error:
+            sent.keep(error)
             sent.release()
             raise
-        return Writing(core, sent.put, list(tensors))
+        return Writing(core, sent, list(tensors))
 
     def read_descriptor(self, *, timeout: float | None = None) -> Descriptor | None:
         """Takes the descriptor of the next message, in the order of writes; None when the other end has finished.
@@ -256,7 +273,10 @@ class Pipe:
         return None if core is None else Descriptor(core)
 
     def read(self, *, timeout: float | None = None) -> Received | None:
-        """Reads the next message, all of it mapped; None when the other end has finished."""
+        """Reads the next message, all of it mapped; None when the other end has finished.
+
+        It waits for a message as `read_descriptor` does; its bytes have the client's deadline from then on.
+        """
         descriptor = self.read_descriptor(timeout=timeout)
         return None if descriptor is None else descriptor.read_or_return()
 
@@ -278,9 +298,16 @@ class Pipe:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                self._core.finish()
+                self._leave()
         finally:
             self._core.close()
+
+    def _leave(self) -> None:
+        """Waits for the writes that are under way, and finishes: a close takes back what is unread."""
+        until = time.monotonic() + self._client.deadline
+        for ended in list(self._writes):
+            ended.wait(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))
+        self._core.finish()
 
     def __reduce__(self) -> Any:
         raise TypeError("a pipe's end stays in its process; pass the listener's name")
@@ -330,22 +357,24 @@ class _Sent:
         ready = (Stored, Reference, Reservation)
         # Read before anything is stored.
         sources = [None if isinstance(one, ready) else arrays.source_under(f"tensors[{at}]", one) for at, one in enumerate(tensors)]
-        self.put: list[Stored] = []
+        self._put: list[Stored] = []
+        self._sealed: list[Stored] = []
         try:
             within = client.deadline if timeout is None else timeout
-            self.put += client._stage([source for source in sources if source is not None], within=within)
-            stored = iter(list(self.put))
+            self._put += client._stage([source for source in sources if source is not None], within=within)
+            stored = iter(self._put)
             self._items: list[tuple[Reference, tuple[str, tuple[int, ...]] | None, bytes]] = []
             for one, source, word in zip(tensors, sources, words):
                 if source is not None:
                     self._items.append((next(stored).reference, (source.dtype, source.shape), word))
                 elif isinstance(one, Reservation):
                     sealed = one.seal()
-                    self.put.append(sealed)
+                    self._sealed.append(sealed)
                     self._items.append((sealed.reference, (one.dtype, one.shape), word))
                 else:
                     self._items.append((one.reference if isinstance(one, Stored) else one, None, word))
         except BaseException as error:
+            self.keep(error)
             self.release()
             if isinstance(error, Error):
                 error.delivered = "no"
@@ -356,8 +385,13 @@ class _Sent:
             raise Unsupported(f"payloads is a {type(payloads).__name__}", remedy="pass a list: payloads=[bytes]")
         return _bytes(metadata), [_bytes(payload) for payload in payloads], self._items
 
+    def keep(self, error: BaseException) -> None:
+        """Gives reservations to the error of a write that failed: their bytes are nowhere else."""
+        if isinstance(error, Error) and self._sealed:
+            error.stored, self._sealed = tuple(self._sealed), []
+
     def release(self) -> None:
-        for stored in self.put:
+        for stored in self._put + self._sealed:
             stored.release()
 
 

@@ -23,7 +23,6 @@ import logging
 import math
 import os
 import threading
-import time
 import uuid
 import warnings
 import weakref
@@ -31,7 +30,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, TypeVar
 
 import numpy as np
 
@@ -43,15 +42,18 @@ try:
         TensorTransportMetadata,
         register_tensor_transport,
     )
+    from ray.experimental.rdt import util as rdt
     from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 except ImportError as error:
     raise ImportError(f"tensorlane.ray needs Ray 2.60 with its tensor transports ({error}): pip install 'ray==2.60.*'") from error
 
 from ._tensorlane import Cancel, Reference, Stored
 from .client import Client
-from .errors import Error, Timeout, Unsupported, Withdrawn
+from .errors import Error, SessionLost, Timeout, Unsupported, Withdrawn
 from .tensor import copy_into
 from .transfers import Names, Sending, Waiting, aborted, left, release
+
+T = TypeVar("T")
 
 DEADLINE = "TENSORLANE_RAY_DEADLINE"
 KEEP = "TENSORLANE_RAY_KEEP"
@@ -222,6 +224,8 @@ class Transport(_Manager):
         """Stores the tensors of an object. A retry finds what was stored before."""
         with self._lock:
             known = self._stored.get(obj_id)
+            if known is not None and _is_gone(known):
+                known = None
             if known is None:
                 mine = self._stored[obj_id] = Future()
         if known is not None:
@@ -291,12 +295,12 @@ class Transport(_Manager):
     ) -> list[Any]:
         with self._under_way(obj_id, comm.transfer, meta.version, cancel):
             references = [Reference(text) for text in meta.references]
-            got = client().get_many(references, deadline=_seconds(DEADLINE, 60.0), cancel=cancel)
+            got = _again(lambda: client().get_many(references, deadline=_seconds(DEADLINE, 60.0), cancel=cancel))
             return _given(got, meta, buffers)
 
 
 class NumpyTransport(Transport):
-    """The same for arrays of numpy, which Ray wants under a name of its own."""
+    """Transport of arrays of numpy, which Ray wants under a name of its own."""
 
     def tensor_transport_backend(self) -> str:
         return "TENSORLANE_NUMPY"
@@ -344,7 +348,8 @@ class TwoSidedTransport(_Manager):
             # Known before it is put, so that an abort meanwhile finds it.
             sending = self._sending[transfer] = Sending(obj_id, transfer, _seconds(DEADLINE, 60.0))
         try:
-            sending.put(client(), tensors)
+            _settle(tensors)
+            _again(lambda: sending.put(client(), tensors))
             self._handing_over.submit(self._hand_over, transfer, sending)
         except BaseException:
             with self._lock:
@@ -364,7 +369,7 @@ class TwoSidedTransport(_Manager):
         cancel, entry, got = Cancel(), f"{meta.peer}/{transfer}", []
         with self._under_way(obj_id, transfer, meta.version, cancel):
             waiting = Waiting(obj_id, meta.peer, _seconds(DEADLINE, 60.0), cancel)
-            with waiting.until(lambda seconds: client().connect_pipe(entry, wait=seconds), _CONNECT_SLICE) as pipe:
+            with waiting.until(lambda seconds: _again(lambda: client().connect_pipe(entry, wait=seconds)), _CONNECT_SLICE) as pipe:
                 while (message := waiting.until(lambda seconds: pipe.read_descriptor(timeout=seconds), _SLICE)) is not None:
                     references = [Reference(text) for text in message.metadata.decode().split("\n")]
                     got += client().get_many(references, deadline=left(waiting.deadline), cancel=cancel)
@@ -494,14 +499,35 @@ def _register(name: str, manager: type[TensorTransportManager], data_type: type,
     except ValueError as error:
         if "already registered" not in str(error):
             raise
+        there = rdt.transport_manager_info.get(name.upper())
+        if there is not None and (there.transport_manager_class, there.data_type) != (manager, data_type):
+            warnings.warn(
+                f"`{name}` is registered in this process for {there.data_type.__name__} by {there.transport_manager_class.__name__}, and stays "
+                f"so: register() means {data_type.__name__}; register by hand in no process, or in the same way in all of them",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def _store(tensors: list[Any]) -> tuple[TransportMetadata, list[Stored]]:
     keep = _seconds(KEEP, 0.0, least=0.0)
     _settle(tensors)
-    stored = client().put_many(tensors, ticket=keep or None, deadline=_seconds(DEADLINE, 60.0))
+    stored = _again(lambda: client().put_many(tensors, ticket=keep or None, deadline=_seconds(DEADLINE, 60.0)))
     references = tuple(str(one.reference) for one in stored)
     return TransportMetadata(**_described(tensors), references=references), stored
+
+
+def _is_gone(stored: Future) -> bool:
+    """Returns whether what was stored went with its sidecar: a retry stores it anew."""
+    return stored.done() and stored.exception() is None and not all(one.held for one in stored.result()[1])
+
+
+def _again(call: Callable[[], T]) -> T:
+    """Calls once more where the session had ended, which is told once: the sidecar is a new one, and no task fails for that."""
+    try:
+        return call()
+    except SessionLost:
+        return call()
 
 
 def _settle(tensors: list[Any]) -> None:

@@ -63,7 +63,8 @@ class Reservation:
         """
         self._held()
         times = {"ticket": sizes.seconds("ticket", ticket), "deadline": sizes.seconds("deadline", deadline)}
-        options = {"name": sizes.name(name), "uses": sizes.whole("uses", uses, sizes.MANY), "lease": keep, "checksum": checksum}
+        flags = {"lease": sizes.flag("keep", keep), "checksum": sizes.flag("checksum", checksum)}
+        options = {"name": sizes.name(name), "uses": sizes.whole("uses", uses, sizes.MANY), **flags}
         try:
             with TAKEN:
                 stored = self._store({**options, **times, "replaces": replaced(replaces)})

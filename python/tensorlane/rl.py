@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -30,8 +32,11 @@ from .tensordict import _FILL, _KEY, _device_word, _home, _on
 try:
     import torch
     from tensordict import TensorDict, is_tensorclass
-    from torchrl.data import TensorStorage, Writer
+    from torchrl.data import ReplayBuffer, TensorStorage, Writer
     from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+    from torchrl.data.replay_buffers.samplers import Sampler
+
+    from .lazyrows import LazyRows
 except ImportError as error:
     raise ImportError(f"TorchRL cannot be used ({error}): pip install 'torchrl>=0.14,<0.15'") from error
 
@@ -50,6 +55,9 @@ _WINDOW = 4096
 _PATIENCE = 30.0
 """Seconds in which a storage is emptied while others write."""
 
+_GLANCE = 0.005
+"""Seconds between two looks at what other processes wrote into a full storage."""
+
 _METADATA = "storage_metadata.json"
 """File beside the rows of a checkpoint, as TorchRL names it."""
 
@@ -58,8 +66,8 @@ class SetCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
     """Writes the rows of a storage into a directory of tensordict, as TorchRL's own storages do, and takes them from one."""
 
     def dumps(self, storage: SetStorage, path: Any) -> None:
-        """Writes the rows that count, part by part."""
-        path, length = Path(path), len(storage)
+        """Writes the rows that count, part by part. Warns where rows were written meanwhile: those of the checkpoint are of several versions."""
+        path, version, length = Path(path), storage.mutable_set.version, len(storage)
         path.mkdir(exist_ok=True)
         if self._save_hooks:
             rows = storage[:]
@@ -71,8 +79,12 @@ class SetCheckpointer(StorageCheckpointerBase):  # type: ignore[misc]
             saved = storage._shaped(length).memmap_like(path)
             for part in storage._parts(length):
                 saved[part] = _dict(storage[part])
-        told = {"metadata": {}, "is_pytree": False, "len": length, "cursor": storage.mutable_set.status().cursor}
+        status = storage.mutable_set.status()
+        told = {"metadata": {}, "is_pytree": False, "len": length, "cursor": status.cursor}
         (path / _METADATA).write_text(json.dumps(told))
+        if status.version != version:
+            words = f"rows of {storage.mutable_set.reference} were written while {path} was: they may be of any version from {version} to"
+            warnings.warn(f"{words} {status.version}; write a checkpoint while nobody extends, to have one moment", stacklevel=3)
 
     def loads(self, storage: SetStorage, path: Any) -> None:
         """Takes rows from a directory, part by part."""
@@ -108,9 +120,13 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         self.checkpointer: Any = None  # TorchRL makes it the default one.
         self.device = torch.device(device or "cpu")
         self.ndim, self.initialized, self._compilable = 1, True, False
-        # Rows that counted when the length was asked for last, and the row that this process wrote last.
-        self._seen = 0
-        self._latest: int | None = None
+        # Rows that counted when the length was asked for last, and when that was.
+        self._seen, self._counted_at = 0, -math.inf
+        # The row that this process set last, and the cursor of extensions before.
+        self._latest: tuple[int, int] | None = None
+        # Buffers whose samplers were told of what was written, up to which row, and when that was looked at last.
+        self._heard: list[Any] = []
+        self._told, self._was_full, self._looked, self._is_noticing = 0, False, -math.inf, False
 
     @property
     def max_size(self) -> int:
@@ -143,7 +159,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         writers: Sequence[str] = (),
         directory: str | None = None,
         open: bool = False,
-        durability: str = "process",
+        durability: str | None = None,
     ) -> SetStorage:
         """Makes an empty storage of `max_size` rows, and its set.
 
@@ -160,7 +176,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         return cls(made, device=device)
 
     def bind(self, client: Client) -> SetStorage:
-        """The same storage, used by this client."""
+        """Storage with the rows of this one, used by this client."""
         return SetStorage(self.mutable_set, device=self.device, client=client)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
@@ -170,12 +186,24 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         if isinstance(rows, np.ndarray) and len(rows) > self.max_size:
             # As round robin leaves it: the last ones.
             rows, leaves = rows[-self.max_size :], {key: leaf[-self.max_size :] for key, leaf in leaves.items()}
-        if set_cursor:
-            if self._counts:
-                leaves[WRITTEN] = True
+        if not set_cursor:
+            self.mutable_set.write(rows, leaves)
+            return
+        if self._counts:
+            leaves[WRITTEN] = True
+        # Before the write: an extension that comes between is behind it.
+        before = self.mutable_set.status().cursor
         self.mutable_set.write(rows, leaves)
-        if set_cursor:
-            self._latest = _last(rows, self.max_size)
+        written = _numbers(rows, self.max_size)
+        if not len(written):
+            return
+        first, last = int(written[0]), int(written[-1])
+        self._latest = last, before
+        if not self._all_heard:
+            self._notice(self._counted(), at_once=True)
+        elif self._told == first and last - first == len(written) - 1 and self._seen < self.max_size:
+            # Whoever writes them by this storage tells of them.
+            self._told = last + 1
 
     def append(self, data: Any) -> Any:
         """Writes a batch of rows behind those that any process appended last, round robin, and gives their indices.
@@ -190,6 +218,11 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         if self._counts:
             leaves[WRITTEN] = np.ones(count - left, dtype=bool)
         first = self.mutable_set.extend(leaves).first
+        if self._told % self.max_size == first and self._all_heard:
+            # Whoever writes them by this storage tells of them.
+            self._told = (first + count - left - 1) % self.max_size + 1
+        elif self._hearing:
+            self._notice(self._counted(), at_once=True)
         return (first + torch.arange(-left, count - left, device="cpu")) % self.max_size
 
     def get(self, index: Any) -> Any:
@@ -199,7 +232,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         """
         key = preparing.as_key(index)
         if key is not None:
-            return self._one_leaf(key)
+            return self._one_leaf(key, len(self))
         rows = _index(index)
         if isinstance(rows, slice):
             chosen = range(*rows.indices(len(self)))
@@ -211,10 +244,17 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
         shape = rows.shape if isinstance(rows, np.ndarray) else None
         return self._read(rows if shape is None else rows.reshape(-1), shape)
 
-    def _one_leaf(self, key: str) -> Any:
+    def __getitem__(self, index: Any) -> Any:
+        """Rows as `get` gives them. All of them, by `[:]`, are a TensorDict that reads a leaf alone when it is asked for by its key."""
+        if self._is_bare or not (index is Ellipsis or (isinstance(index, slice) and index == slice(None))):
+            return self.get(index)
+        length = len(self)
+        return LazyRows(length, self.device, self._leaves, lambda key: self._one_leaf(key, length), lambda: self._read(slice(0, length), None))
+
+    def _one_leaf(self, key: str, length: int) -> Any:
         if key not in self._leaves:
             raise preparing.no_leaf(key, self._leaves)
-        return _on(self.mutable_set.read(slice(0, len(self)), [key])[key].torch(), self.device)
+        return _on(self.mutable_set.read(slice(0, length), [key])[key].torch(), self.device)
 
     def _among(self, rows: np.ndarray) -> np.ndarray:
         """Numbers of rows that a mask or numbers mean, among those that count."""
@@ -265,10 +305,25 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
 
     @property
     def _len(self) -> int:
-        """Number of rows from the first on that count."""
-        if not self._counts or self._seen == self.max_size:
+        """Number of rows from the first on that count. Samplers are told of what other processes extended since."""
+        length = self._counted()
+        self._notice(length)
+        return length
+
+    @_len.setter
+    def _len(self, length: int) -> None:
+        """Has more rows count, or fewer."""
+        before = self._counted()
+        if length != before:
+            self._mark(range(min(before, length), max(before, length)), length > before, None)
+            self._seen = min(length, before)
+
+    def _counted(self) -> int:
+        is_early = self._seen == self.max_size and time.monotonic() - self._counted_at < _GLANCE
+        if not self._counts or is_early:
             return self.max_size
-        at, window = self._seen, _WINDOW
+        # Of a full storage, the last row again: another process may have emptied it.
+        at, window = min(self._seen, self.max_size - 1), _WINDOW
         while at < self.max_size:
             # From the last one that counted on: it may count no more.
             start = max(0, at - 1)
@@ -280,16 +335,38 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
             at, window = start + behind, min(8 * window, _ROWS - 1)
             if behind < len(counted):
                 break
-        self._seen = at
+        self._seen, self._counted_at = at, time.monotonic()
         return at
 
-    @_len.setter
-    def _len(self, length: int) -> None:
-        """Has more rows count, or fewer."""
-        before = len(self)
-        if length != before:
-            self._mark(range(min(before, length), max(before, length)), length > before, None)
-            self._seen = min(length, before)
+    @property
+    def _hearing(self) -> list[Any]:
+        """Buffers whose samplers want to know which rows were written, and whatever else does."""
+        return [entity for entity in self._attached_entities if _hears(entity)]
+
+    @property
+    def _all_heard(self) -> bool:
+        return all(entity in self._heard for entity in self._hearing)
+
+    def _notice(self, length: int, *, at_once: bool = False) -> None:
+        """Tells samplers of rows that other processes extended since that was looked at last, so that they have a priority."""
+        hearing, now, is_full = self._hearing, time.monotonic(), length == self.max_size
+        # Whoever is new is told before it samples: later it would take for new what it has sampled.
+        is_early = is_full and not at_once and self._all_heard and now - self._looked < _GLANCE
+        if not hearing or self._is_noticing or is_early:
+            return
+        heard, told, upto = self._heard, self._told, self.mutable_set.status().cursor if is_full else length
+        # The cursor of a storage that has just become full may be where it began.
+        is_filled, self._was_full = is_full and not self._was_full, is_full
+        self._heard, self._told, self._looked = hearing, upto, now
+        # They ask for the length, too.
+        self._is_noticing = True
+        try:
+            for entity in hearing:
+                rows = _extended(told if entity in heard else None, upto, length, self.max_size, is_filled)
+                if len(rows):
+                    entity.mark_update(rows)
+        finally:
+            self._is_noticing = False
 
     @property
     def _total_shape(self) -> Any:
@@ -307,10 +384,13 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
 
     @property
     def _last_cursor_index(self) -> int | None:
-        """Row that was written last: by this process, or else by an extension of whichever."""
-        if self._latest is not None or not len(self):
-            return self._latest
-        return (self.mutable_set.status().cursor - 1) % self.max_size
+        """Row that was written last: the one that this process set, unless there was an extension since, of whichever process."""
+        if self._latest is None and not len(self):
+            return None
+        cursor = self.mutable_set.status().cursor
+        if self._latest is not None and self._latest[1] == cursor:
+            return self._latest[0]
+        return (cursor - 1) % self.max_size
 
     _last_cursor = _last_cursor_index
 
@@ -343,7 +423,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
             except Error as error:
                 if error.reason != "VERSION_CHANGED" or time.monotonic() > until:
                     raise
-        self._seen, self._latest = 0, None
+        self._seen, self._latest, self._told, self._was_full = 0, None, 0, False
 
     def _mark(self, rows: range, counts: bool, expects: int | None) -> int | None:
         """Writes of a range of rows whether they count; gives the version, if one was expected."""
@@ -364,7 +444,7 @@ class SetStorage(TensorStorage):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """Rows that count, as TensorStorage has them, and the cursor of extensions. All of them come into memory."""
-        rows = self[:]
+        rows = self.get(slice(None))
         stored = rows if isinstance(rows, torch.Tensor) else rows.state_dict()
         return {"_storage": stored, "initialized": True, "_len": len(rows), "_cursor": self.mutable_set.status().cursor}
 
@@ -509,12 +589,27 @@ def _row_at(rows: Any, at: int) -> int:
     return int(rows[at]) if isinstance(rows, np.ndarray) else int(rows)
 
 
-def _last(rows: Any, size: int) -> int | None:
-    """Row that was written last."""
+def _hears(entity: Any) -> bool:
+    """True for what wants to know which rows were written: of a buffer, its sampler says so."""
+    hearer = getattr(entity, "_sampler", None) if isinstance(entity, ReplayBuffer) else entity
+    return hearer is not None and type(hearer).mark_update is not Sampler.mark_update
+
+
+def _extended(told: int | None, upto: int, length: int, size: int, is_filled: bool) -> Any:
+    """Rows that count and were extended behind those that were told of. Of a storage that was emptied, all."""
+    if told is None or (told > upto and length < size):
+        return torch.arange(length, device="cpu")
+    ahead = (upto - told) % size if length == size else upto - told
+    if ahead == 0 and is_filled and told < size:
+        ahead = size
+    rows = (told + torch.arange(ahead, device="cpu")) % size
+    return rows[rows < length]
+
+
+def _numbers(rows: Any, size: int) -> Any:
+    """Numbers of the rows that an index means, in order."""
     if isinstance(rows, slice):
-        written = range(*rows.indices(size))
-        return written[-1] if written else None
+        return range(*rows.indices(size))
     if isinstance(rows, int):
-        return rows % size
-    numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
-    return int(numbers[-1]) % size if len(numbers) else None
+        return [rows % size]
+    return np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64) % size

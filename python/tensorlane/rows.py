@@ -15,9 +15,6 @@ from .parts import Bounds
 Words = tuple[list[Bounds], list[int] | None, list[int]]
 """A range, or rows, and the dimension that goes because the index is one number."""
 
-_WHOLE = frozenset(f"torch.{name}" for name in ("int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"))
-"""Dtypes of torch whose elements are row numbers; torch.uint8 is a mask for torch."""
-
 
 @dataclass(frozen=True)
 class Selected:
@@ -78,7 +75,7 @@ def _is_number(index: Any) -> bool:
         return False
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(index, torch.Tensor):
-        return index.ndim == 0 and str(index.dtype) in _WHOLE
+        return index.ndim == 0 and str(index.dtype) in parts.TORCH_WHOLE
     if isinstance(index, np.ndarray):
         return index.ndim == 0 and index.dtype.kind in "iu"
     return isinstance(index, (int, np.integer))
@@ -124,7 +121,7 @@ def _of_torch(index: Any) -> np.ndarray:
     dtype = str(index.dtype)
     if dtype == "torch.uint8":
         raise Unsupported("a tensor of torch.uint8 is a mask for torch and row numbers here", remedy="convert to bool or int64")
-    if dtype in _WHOLE or dtype == "torch.bool":
+    if dtype in parts.TORCH_WHOLE or dtype == "torch.bool":
         return index.detach().cpu().numpy()
     if index.numel():
         raise _no_rows(index)

@@ -98,6 +98,16 @@ class Set(Mapping[str, Any]):
         return f"<tensorlane.Set version {self.version}, keys {list(self._entries)}>"
 
 
+def asked(keys: Any) -> list[str] | None:
+    """Keys that are asked for, with `/` in nested ones; None for all."""
+    if keys is None:
+        return None
+    if isinstance(keys, (list, tuple)):
+        is_path = [isinstance(key, tuple) and all(isinstance(part, str) for part in key) for key in keys]
+        keys = ["/".join(key) if path else key for key, path in zip(keys, is_path)]
+    return sizes.texts("keys", keys)
+
+
 def _shown(version: int, node: Any) -> Any:
     if isinstance(node, list):
         return Set(version, [([], node)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import reprlib
 from typing import Any
@@ -15,6 +16,7 @@ DEPTH_MAX = 64
 """Containers that may stand in each other, as in messages of channels."""
 
 _MOST = (1 << 63) - 1
+_TIMES = "give a number from 0 on, such as 60 or 0.5"
 
 
 def whole(what: str, given: Any, most: int = _MOST) -> int:
@@ -28,16 +30,36 @@ def whole(what: str, given: Any, most: int = _MOST) -> int:
     return number
 
 
+def time(what: str, given: Any) -> float:
+    """A time in seconds, of Python or numpy; infinity is for ever."""
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__float__"):
+        raise Unsupported(f"{what} is {_told(given)}, and no number of seconds", remedy=_TIMES)
+    try:
+        seconds = float(given)
+    except OverflowError:
+        seconds = math.inf if given > 0 else -math.inf
+    if not seconds >= 0:
+        raise Invalid(f"{what} is {seconds:g}, and no number of seconds", remedy=_TIMES)
+    return seconds
+
+
 def seconds(what: str, given: Any) -> float | None:
     """A time; None where nothing is said."""
-    if given is None or type(given) is int:
-        return given
-    if isinstance(given, (str, bytes)) or not hasattr(given, "__float__"):
-        raise Unsupported(f"{what} is {_told(given)}, and no number of seconds", remedy="give a number, such as 60 or 0.5")
-    time = float(given)
-    if time != time:
-        raise Invalid(f"{what} is nan, and no number of seconds", remedy="give a number, such as 60 or 0.5")
-    return time
+    return None if given is None else time(what, given)
+
+
+def flag(what: str, given: Any) -> bool:
+    """True or False, of Python or numpy."""
+    if type(given).__name__ not in ("bool", "bool_"):
+        raise Unsupported(f"{what} is {_told(given)}", remedy="give True or False")
+    return bool(given)
+
+
+def retry_id(given: Any) -> bytes | None:
+    """The id of a call that may be repeated; None where nothing is said."""
+    if given is not None and (not isinstance(given, bytes) or len(given) != 16):
+        raise Invalid(f"the retry id is {_told(given)}, and it has 16 bytes", remedy="pass uuid.uuid4().bytes")
+    return given
 
 
 def shape_of(given: Any, what: str = "the shape") -> tuple[int, ...]:

@@ -102,7 +102,8 @@ class Tensor(Memory):
         versioned = max_version is not None and max_version[0] >= 1
         if copy is False and not versioned:
             raise BufferError("DLPack before 1.0 cannot say that memory is read-only: leave copy out, or use .numpy()")
-        return self._capsule(versioned, True, versioned and not copy, False)
+        # Who must have no copy has a map of its own, however few the bytes are.
+        return self._capsule(versioned, True, versioned and not copy, False, copy is False)
 
     def __getitem__(self, index: Any) -> np.ndarray:
         """A part as an array of numpy. It keeps the whole tensor leased, as every view does."""
@@ -112,6 +113,10 @@ class Tensor(Memory):
         if not self.shape:
             raise TypeError("a scalar has no length")
         return self.shape[0]
+
+    def __bool__(self) -> bool:
+        """The truth of its only element, as numpy says; of several it is a ValueError."""
+        return bool(self[...])
 
     def __iter__(self) -> Iterator[Any]:
         """Parts along the first dimension, as those of an array of numpy."""

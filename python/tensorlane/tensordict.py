@@ -21,7 +21,7 @@ import os
 import threading
 import uuid
 from multiprocessing import util
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from . import dtypes, opaque
 from . import sizes as checking
@@ -174,6 +174,10 @@ class MemoryMappedTensor:
         read = read if inner is None else read[selecting.behind(rows, inner)]
         return _on(read, self.device)
 
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """Rows by one read, as a DataLoader of torch asks for a batch: `collate_fn=tensorlane.collate` takes them as they are."""
+        return self[list(rows)]
+
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes whole rows, repeated as in torch where the value is smaller."""
         self.view[index] = _home(value)
@@ -311,8 +315,9 @@ class MemoryMappedTensorDict:
 
     def drop(self) -> None:
         """Takes the set away, with its rows; in its own pod only."""
-        _unnamed.pop(self.set.reference, None)
         self.set.drop()
+        # Only then: one whose drop failed is dropped at the end of the program.
+        _unnamed.pop(self.set.reference, None)
 
     def __contains__(self, key: object) -> bool:
         word = preparing.as_key(key)
@@ -331,6 +336,10 @@ class MemoryMappedTensorDict:
         batch = self.batch_size[1:] if selected.one else (selected.count, *self.batch_size[1:])
         made = _library().TensorDict(tree, batch_size=batch, device=self.device)
         return made if inner is None else made[selecting.behind(rows, inner)]
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """Rows by one read, as a DataLoader of torch asks for a batch: `collate_fn=tensorlane.collate` takes them as they are."""
+        return self[list(rows)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes rows of the leaves that a TensorDict, a mapping or a number says, in one step; or by a key, all of a tensor."""
@@ -461,9 +470,12 @@ def _filled(leaves: Mapping[str, Any], rows: int, options: dict[str, Any]) -> Mu
             step = max(1, min(_FILL_ROWS, room * rows // max(1, leaf.numel() * leaf.dtype.itemsize)))
             for start in range(0, rows, step):
                 whole.write(slice(start, start + step), {key: _home(leaf[start : start + step])})
-    except BaseException:
-        _unnamed.pop(whole.reference, None)
-        whole.drop()
+    except BaseException as error:
+        try:
+            whole.drop()
+            _unnamed.pop(whole.reference, None)
+        except Error as left:
+            error.add_note(f"the set {whole.reference} is there yet: {left}")
         raise
     return whole
 

@@ -180,7 +180,8 @@ class _Writing:
             helped = f"{error.message} ({error.remedy})"
             if torch is not None and isinstance(x, torch.Tensor):
                 return self._culprit(path, helped)
-            return self._object(x, path, helped if hasattr(x, "dtype") else f"a {type(x).__name__} is neither plain nor an array")
+            speaks = any(hasattr(x, word) for word in ("dtype", "__array__", "__dlpack__"))
+            return self._object(x, path, helped if speaks else f"a {type(x).__name__} is neither plain nor an array")
         return self._array(x)
 
     def _array(self, x: Any) -> Any:

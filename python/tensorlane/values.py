@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 import numpy as np
 
 from . import arrays, dtypes, gpu, opaque, sizes
+from ._tensorlane import Reference, Stored
 from .errors import Invalid, Unsupported
-from .reservation import dtype_of
+from .reservation import Reservation, dtype_of
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ def counted(values: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> int:
     """Number of rows that values are: the size of the dimension beyond a row; one where none has it."""
     for key, value in values.items():
         opaque.check_under(key, value)
+        value = _named(value)
         shape = _shape(value, key) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
-        if len(shape) == len(leaves[key].row_shape) + 1:
+        if shape is not None and len(shape) == len(leaves[key].row_shape) + 1:
             return int(shape[0])
     return 1
 
@@ -116,13 +118,31 @@ def _shape(value: Any, key: str, depth: int = 0) -> tuple[int, ...]:
 
 
 def prepared(values: Any, leaves: Mapping[str, Leaf], count: int) -> dict[str, Any]:
-    """Arrays of `count` rows of some leaves, each repeated where it is smaller."""
-    return {key: _rows(key, leaves[key], value, count) for key, value in flat(values, leaves).items()}
+    """Arrays of `count` rows of some leaves, each repeated where it is smaller; or references of tensors that were put."""
+    return {key: _rows(key, leaves[key], _named(value), count) for key, value in flat(values, leaves).items()}
+
+
+def _named(value: Any) -> Any:
+    """Reference of what was put; anything else as it is."""
+    return value.reference if isinstance(value, Stored) else value
+
+
+def _put(key: str, leaf: Leaf, reference: Reference, shape: tuple[int, ...]) -> Reference:
+    """The reference of a tensor that is exactly so many rows of a leaf."""
+    # A reference does not say very many dimensions: the owner of the set checks them.
+    given = shape if reference.shape is None else reference.shape
+    _same(key, leaf, reference.dtype, given, shape)
+    if given != shape:
+        what = f"{key} is a tensor of shape {list(given)} that was put, and these rows are {list(shape)}"
+        raise Invalid(what, "SET_MISMATCH", {"key": key}, remedy="put as many rows as are written: a tensor is not repeated")
+    return reference
 
 
 def _rows(key: str, leaf: Leaf, value: Any, count: int) -> Any:
     opaque.check_under(key, value)
     shape = (count, *leaf.row_shape)
+    if isinstance(value, Reference):
+        return _put(key, leaf, value, shape)
     torch = dtypes.torch_if_imported()
     if isinstance(value, (list, tuple)) and _has_arrays(value, key):
         value = _stacked(key, leaf.dtype, value)
@@ -176,6 +196,8 @@ def _array(key: str, value: Any) -> Any:
     torch = dtypes.torch_if_imported()
     if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
         return value
+    if isinstance(value, Reservation):
+        raise Unsupported(f"{key}: a reservation is no tensor yet", remedy="seal it, and write what that gives")
     if not any(hasattr(value, word) for word in _SPEAKS) and not isinstance(value, (memoryview, bytes, bytearray)):
         raise Unsupported(f"{key}: a {type(value).__name__} is no array", remedy="pass an array of numpy or torch, or numbers")
     on_gpu = gpu.array_of(value)

@@ -6,9 +6,11 @@ are pickled, as vLLM's are: whoever writes a queue can run what it likes in its 
 
 from __future__ import annotations
 
+import hmac
 import logging
 import math
 import pickle
+import secrets
 import threading
 import time
 import uuid
@@ -50,6 +52,12 @@ _CANCELS = 0.1
 _ENDS = 10.0
 """Seconds for which `shutdown` keeps large objects for readers that have not given their messages back."""
 
+_HEARS = 0.05
+"""Seconds for which whoever just connected is waited for to say that it is a reader, before others are accepted."""
+
+_SILENT_MAX = 64
+"""Pipes that have not said whose they are; the oldest is closed for another one."""
+
 _LOOKS = 0.01
 """Seconds between two looks of `shutdown` at how far readers are."""
 
@@ -66,6 +74,8 @@ class Handle:
     channel: str
     n_reader: int
     local_reader_ranks: list[int] = field(default_factory=list)
+    token: str = field(default="", repr=False)
+    """Word by which the writer knows readers: whoever has the handle."""
 
 
 class MessageQueue:
@@ -96,7 +106,7 @@ class MessageQueue:
         if len(ranks) != n_local_reader:
             raise Invalid(f"{len(ranks)} ranks for {n_local_reader} local readers", remedy="pass a rank for each of them")
         self._client = client or default()
-        self._handle = Handle(self._client.peer, f"vllm/{uuid.uuid4().hex}", n_reader, ranks)
+        self._handle = Handle(self._client.peer, f"vllm/{uuid.uuid4().hex}", n_reader, ranks, secrets.token_hex(16))
         self._end: _WritingEnd | _ReadingEnd = _WritingEnd(self._client, self._handle, max_chunk_bytes, max(2, max_chunks))
 
     def export_handle(self) -> Handle:
@@ -198,7 +208,9 @@ class _Clock:
     """Time that a call has: some seconds, or no end."""
 
     def __init__(self, timeout: float | None):
-        self._started, timeout = time.monotonic(), sizes.seconds("timeout", timeout)
+        # What is left of a caller's time may be below 0: it is over then.
+        given = max(timeout, 0.0) if isinstance(timeout, (int, float)) else timeout
+        self._started, timeout = time.monotonic(), sizes.seconds("timeout", given)
         self._until = math.inf if timeout is None else self._started + timeout
         self._says = _SAYS
 
@@ -224,10 +236,10 @@ class _Clock:
 
 @dataclass(eq=False)
 class _Joined:
-    """A reader, as the writer knows it by its pipe: its rank, once it said that, and whether it was told to begin."""
+    """A reader, as the writer knows it by its pipe: its rank, and whether it was told to begin."""
 
     pipe: Pipe
-    rank: str | None = None
+    rank: str
     is_told: bool = False
 
 
@@ -240,6 +252,8 @@ class _WritingEnd:
         self._writer: ChannelWriter = client.channel_writer(handle.channel, slots=slots, slot_bytes=chunk_bytes, readers_max=readers)
         self._listener: Listener | None = client.listen(_ready(handle.channel))
         self._joined: list[_Joined] = []
+        # Pipes that have not said whose they are.
+        self._silent: list[Pipe] = []
         self._attached, self._checked, self._is_closed = 0, 0.0, False
         # Large objects, by the message that names them, until every reader has given that message back.
         self._leases: deque[tuple[int, list[Stored]]] = deque()
@@ -251,13 +265,13 @@ class _WritingEnd:
             try:
                 if self._is_ready(listener, clock.left(_CHECKS)):
                     listener.close()
+                    self._forget_silent()
                     self._listener, self._attached, self._checked = None, self._writer.readers, time.monotonic()
             except Timeout:
                 if self._is_closed:
                     raise _shut_down(self._handle.channel) from None
                 self._bury()
-                ready = sum(one.rank is not None for one in self._joined)
-                words = f"{ready} of {self._handle.n_reader} readers of the queue are ready after {clock.waited:g} s"
+                words = f"{len(self._joined)} of {self._handle.n_reader} readers of the queue are ready after {clock.waited:g} s"
                 if clock.is_over:
                     raise Timeout(words, "DEADLINE_EXCEEDED", remedy="let every reader call wait_until_ready") from None
                 if clock.says():
@@ -269,20 +283,41 @@ class _WritingEnd:
                 raise
 
     def _is_ready(self, listener: Listener, timeout: float) -> bool:
-        """Takes one step: hears a rank, accepts a reader, or tells one to begin; true when all are told."""
-        for one in self._joined:
-            if one.rank is None:
-                said = one.pipe.read(timeout=timeout)
-                one.rank = "?" if said is None else said.metadata.decode(errors="replace")
-                return False
+        """Takes one step: hears readers, accepts one, or tells one to begin; true when all are told."""
+        self._hear(timeout)
         if len(self._joined) < self._handle.n_reader:
-            self._joined.append(_Joined(listener.accept(timeout=timeout)))
+            pipe = listener.accept(timeout=min(timeout, _HEARS) if self._silent else timeout)
+            self._silent.append(pipe)
+            if len(self._silent) > _SILENT_MAX:
+                self._silent.pop(0).close()
             return False
         for one in self._joined:
             if not one.is_told:
                 self._tell(one, timeout)
                 return False
         return True
+
+    def _hear(self, timeout: float) -> None:
+        """Takes those for readers that say so by the token of the handle; any peer may connect, and be silent."""
+        for pipe in list(self._silent):
+            if len(self._joined) == self._handle.n_reader:
+                return
+            is_newest = pipe is self._silent[-1]
+            try:
+                descriptor = pipe.read_descriptor(timeout=min(timeout, _HEARS) if is_newest else 0)
+                token, _, rank = (b"" if descriptor is None else descriptor.metadata).partition(b" ")
+                is_reader = hmac.compare_digest(token, self._handle.token.encode())
+                if is_reader and descriptor is not None:
+                    descriptor.read()
+            except Timeout:
+                continue
+            except Error:
+                is_reader = False
+            self._silent.remove(pipe)
+            if is_reader:
+                self._joined.append(_Joined(pipe, rank.decode(errors="replace")))
+            else:
+                pipe.close()
 
     def _tell(self, one: _Joined, timeout: float) -> None:
         self._bury()
@@ -295,6 +330,10 @@ class _WritingEnd:
             self._joined.remove(one)
             self._joined.append(one)
             raise
+
+    def _forget_silent(self) -> None:
+        while self._silent:
+            self._silent.pop().close()
 
     def _bury(self) -> None:
         """Drops readers that died before the queue was ready, and raises for them, once: others may come in their places."""
@@ -360,6 +399,8 @@ class _WritingEnd:
         """The first message that some reader may not have given back yet."""
         for channel in self._client.channels(self._handle.channel):
             if channel["name"] == self._handle.channel and channel["readers"]:
+                if channel["readers_left_out"]:
+                    break
                 # A reader of another peer has what was sent there, and gives it back later.
                 behind = [one["behind"] + (0 if one["route"] == "local" else self._slots) for one in channel["readers"]]
                 return int(channel["written"] - max(behind))
@@ -382,7 +423,7 @@ class _WritingEnd:
             raise self._gone(gone)
 
     def _gone(self, readers: list[_Joined]) -> Unavailable:
-        who = f"of rank {', '.join(one.rank or '?' for one in readers)} " if readers else ""
+        who = f"of rank {', '.join(one.rank for one in readers)} " if readers else ""
         words = f"readers {who}are gone from the queue {self._handle.channel}, which was made for {self._handle.n_reader}"
         return Unavailable(words, remedy="make the workers and the queue anew")
 
@@ -397,6 +438,7 @@ class _WritingEnd:
         finally:
             for one in self._joined:
                 one.pipe.close()
+            self._forget_silent()
             self._let_go(math.inf)
 
     def _wait_for_readers(self, clock: _Clock) -> None:
@@ -411,7 +453,7 @@ class _ReadingEnd:
     """Reader of a queue."""
 
     def __init__(self, client: Client, handle: Handle, rank: int):
-        self._client, self._rank = client, rank
+        self._client, self._hello = client, f"{handle.token} {rank}"
         self._at = handle.channel if client.peer == handle.peer else f"{handle.peer}/{handle.channel}"
         self._reader: ChannelReader = client.channel_reader(self._at, wait=_SAYS)
         # Kept open: the writer sees by it that this process lives.
@@ -432,7 +474,7 @@ class _ReadingEnd:
             if self._is_closed:
                 self._pipe.close()
             if self._said is None:
-                self._said = self._pipe.begin(metadata=str(self._rank), timeout=math.inf)
+                self._said = self._pipe.begin(metadata=self._hello, timeout=math.inf)
             ready = self._pipe.read(timeout=clock.left())
         except Error as error:
             if self._is_closed or error.reason in ("PIPE_CLOSED", "PIPE_LOST"):

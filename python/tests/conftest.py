@@ -16,7 +16,7 @@ import pytest
 import tensorlane
 from tensorlane.programs import program
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 # Children find the installed package, wherever the tests are started: not the sources, which have no native half.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -29,6 +29,17 @@ def until(what: str, condition, patience: float = PATIENCE):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
         time.sleep(0.005)
     return got
+
+
+def in_time(kind: type[tensorlane.Error], call) -> tensorlane.Error:
+    """The error of a call that is refused. A client that has no answer half a second after its deadline gives up: it is asked again."""
+
+    def told():
+        with pytest.raises((kind, tensorlane.Timeout)) as refused:
+            call()
+        return refused.value if isinstance(refused.value, kind) else None
+
+    return until(f"{kind.__name__} is told in time", told)
 
 
 def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen:
@@ -44,11 +55,58 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen:
     )
 
 
-def said(process: subprocess.Popen, given: str | None = None, patience: float = 60.0) -> str:
+def said(process: subprocess.Popen, given: str | None = None, patience: float = PATIENCE) -> str:
     """Output of a Python that ended well."""
     out, err = process.communicate(given, timeout=patience)
     assert process.returncode == 0, err
     return out
+
+
+def pid_of(sidecar: tensorlane.Sidecar) -> int:
+    """Process id of the program itself, which its keeper has started."""
+    keeper = sidecar._process.pid
+    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    (pid,) = (int(child) for child in children if os.path.basename(os.readlink(f"/proc/{child}/exe")) == "tensorlane-sidecar")
+    return pid
+
+
+class Unkept:
+    """A sidecar without a keeper, which leaves its sockets when it is killed, as that of a pod does."""
+
+    def __init__(self, root: Path):
+        self.directory = root / "sockets"
+        self.directory.mkdir()
+        ours = {
+            "TENSORLANE_PEER": "local",
+            "TENSORLANE_SOCKETS_DIRECTORY": str(self.directory),
+            "TENSORLANE_STATE_DIRECTORY": str(root / "state"),
+            "TENSORLANE_ARENA_SIZE": "64Mi",
+            "TENSORLANE_ADMIN_LISTEN": "off",
+        }
+        self._environment = {**os.environ, **ours}
+        self.start()
+
+    def start(self) -> None:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen([program("tensorlane-sidecar")], env=self._environment, **quiet)
+        try:
+            tensorlane.connect(self.directory, patience=PATIENCE).close()
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def unkept(tmp_path) -> Iterator[Unkept]:
+    sidecar = Unkept(tmp_path)
+    try:
+        yield sidecar
+    finally:
+        sidecar.kill()
 
 
 @pytest.fixture(scope="session")
@@ -66,8 +124,8 @@ def two_nodes(tmp_path_factory):
 
 
 @contextmanager
-def nodes_of(directory: Path, count: int, *, first_host: int, arena: str) -> Iterator[list[tensorlane.Sidecar]]:
-    """Sidecars of one exchange, `node-0` and so on, at addresses from `first_host` on, that share no memory."""
+def nodes_of(directory: Path, count: int, *, first_host: int, arena: str, **more: str) -> Iterator[list[tensorlane.Sidecar]]:
+    """Sidecars of one exchange, `node-0` and so on, at addresses from `first_host` on, that share no memory; `more` are settings of all."""
     file = directory / "peers.yaml"
     # Addresses of the loopback network that no other process of these tests has.
     high, low = os.getpid() >> 8 & 255, os.getpid() & 255
@@ -77,6 +135,7 @@ def nodes_of(directory: Path, count: int, *, first_host: int, arena: str) -> Ite
             "TENSORLANE_PEERS_LISTEN": f"127.{high}.{low}.{first_host + number}:9431",
             "TENSORLANE_PEERS_FILE": str(file),
             "TENSORLANE_TRANSPORTS": "tcp",
+            **more,
         }
         for number in range(count)
     ]
@@ -128,6 +187,14 @@ def group():
 def client(sidecar):
     with tensorlane.connect(sidecar.directory) as connected:
         yield connected
+
+
+@pytest.fixture
+def name(request, client):
+    """A name of this test's own, whose set goes with it."""
+    yield request.node.name
+    for left in client.mutable_sets(request.node.name):
+        client.drop_set(left.reference)
 
 
 @pytest.fixture

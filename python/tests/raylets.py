@@ -18,14 +18,14 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Callable, Iterator
 
 import nodes
 import tensorlane
 from conftest import until
 
 _GCS_PORT = 6379
-_BODY_PATIENCE = 120.0
+_BODY_PATIENCE = 300.0
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -74,7 +74,7 @@ class Cluster:
     def empty(self) -> None:
         """Waits until nothing is held anywhere."""
         try:
-            until("everything is freed on both nodes", lambda: not any(map(any, self.used())), patience=30)
+            until("everything is freed on both nodes", lambda: not any(map(any, self.used())))
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.used()}") from None
 
@@ -112,20 +112,20 @@ def driving(directory: Path, store: int = 200_000_000, arena: str = "2Gi", **set
         two = stack.enter_context(nodes.with_sidecars(directory, arena, **settings))
         for node in two:
             stack.enter_context(_raylet(node, two[0].address, directory, store))
-        raylets = [until(f"node {node.number} has a raylet", lambda: _named(node, "raylet"), patience=60)[0] for node in two]
+        raylets = [until(f"node {node.number} has a raylet", lambda: _named(node, "raylet"), patience=300)[0] for node in two]
         sidecars = [_named(node, "tensorlane-side")[0] for node in two]
         told = Cluster([node.sidecar.directory for node in two], sidecars, raylets, f"{two[0].address}:{_GCS_PORT}")
         with two[0].inside():
             driver = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (told, _surroundings(two[0])))
             stack.callback(driver.shutdown, wait=False, cancel_futures=True)
-            driver.submit(_ready).result(90)
+            driver.submit(_ready).result(300)
         yield driver
         try:
             ended = driver.submit(_end)
         except RuntimeError:
             # A body was not through, or the driver has gone: it ends with its node.
             return
-        ended.result(30)
+        ended.result(120)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _raylet(node: nodes.Node, head: str, directory: Path, store: int) -> Iterato
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -189,7 +189,7 @@ def _begin(told: Cluster, surroundings: dict[str, str]) -> None:
 def _ready() -> None:
     import ray
 
-    until("both nodes are there", lambda: sum(node["Alive"] for node in ray.nodes()) == 2, patience=60)
+    until("both nodes are there", lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
 
 
 def _run(module: str, name: str) -> None:

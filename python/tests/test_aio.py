@@ -19,7 +19,7 @@ def run(sidecar, work):
 
     async def main():
         async with await tensorlane.aio.connect(sidecar.directory) as client:
-            return await asyncio.wait_for(work(client), 60)
+            return await asyncio.wait_for(work(client), PATIENCE)
 
     return asyncio.run(main())
 
@@ -98,6 +98,7 @@ def test_a_deadline_of_asyncio_ends_a_get_and_the_client_works_on(sidecar):
     async def work(client):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.get("aio/never", wait=600), 0.05)
+        assert sidecar.directory in repr(client)
         return (await client.status()).peer
 
     assert run(sidecar, work) == "local"
@@ -144,9 +145,9 @@ print("closed", flush=True)
 def test_a_program_ends_whose_loop_was_closed_with_gets_pending(sidecar):
     began = time.monotonic()
     process = python(CLOSED_LOOP, TENSORLANE_SOCKETS=sidecar.directory)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (out, process.returncode) == ("closed\n", 0), err
-    assert "RuntimeError" not in err and time.monotonic() - began < 60
+    assert "RuntimeError" not in err and time.monotonic() - began < PATIENCE
 
 
 INTERRUPTED = """
@@ -166,6 +167,18 @@ except KeyboardInterrupt:
 
 def test_a_keyboard_interrupt_ends_the_loop_the_gets_and_the_sidecar():
     assert said(python(INTERRUPTED)) == "interrupted\n"
+
+
+def test_a_connect_that_waits_for_its_sidecar_is_withdrawn(tmp_path):
+    async def work():
+        connecting = asyncio.create_task(tensorlane.aio.connect(tmp_path, patience=3600))
+        await asyncio.sleep(0)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+
+    # The threads of the loop are waited for when it ends.
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_the_time_of_a_call_counts_while_all_threads_of_its_kind_are_busy(sidecar, monkeypatch):

@@ -114,6 +114,15 @@ def test_a_put_takes_what_has_a_buffer_an_array_interface_or_dlpack(client):
         assert client.get(scalar).shape == ()
 
 
+def test_a_tensor_that_requires_gradients_is_stored_without_them(client):
+    weights = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    for given in (weights, weights * 2, weights.T, weights.sum()):
+        with client.put(given) as stored:
+            got = client.get(stored).torch()
+            assert torch.equal(got, given.detach()) and not got.requires_grad
+    assert weights.requires_grad
+
+
 def test_what_was_got_can_be_put(client):
     with client.put(np.arange(3)) as stored, client.put(client.get(stored)) as again:
         assert again.reference != stored.reference
@@ -198,9 +207,17 @@ def test_many_of_which_one_fails_are_given_up(alone):
         before = alone.status().leases
         with pytest.raises(tensorlane.NameTaken):
             alone.put_many({"many/free": np.ones(1), "many/taken": np.ones(1)})
-        assert alone.get("many/free").shape == (1,), "a name that was given before stays"
-        alone.unname("many/taken", "many/free")
+        assert set(alone.names("many/")) == {"many/taken"}, "all names are given in one step, or none"
+        alone.unname("many/taken")
         assert alone.status().leases == before
+
+
+def test_many_of_a_mapping_are_left_to_their_names_alone(alone):
+    before = alone.status().leases
+    stored = alone.put_many({"many/a": np.ones(1), "many/b": np.ones(100_000)}, keep=False)
+    assert alone.status().leases == before and not any(one.held for one in stored)
+    assert alone.get("many/b").shape == (100_000,)
+    alone.unname("many/a", "many/b")
 
 
 def test_a_put_that_is_refused_keeps_no_room_while_its_exception_is_handled():
@@ -209,7 +226,7 @@ def test_a_put_that_is_refused_keeps_no_room_while_its_exception_is_handled():
         held = []
         for _ in range(20):
             with pytest.raises(tensorlane.NameTaken) as caught:
-                client.put(large, "taken", deadline=5)
+                client.put(large, "taken", deadline=20)
             held.append(caught)
         assert client.status().leases == 1
 

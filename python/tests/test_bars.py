@@ -103,7 +103,20 @@ data = numpy.arange(64 << 20, dtype="u1")
 
 PUT = 'stored = client.put(data, "bars/put"); assert (client.get(stored).numpy() == data).all(); client.unname("bars/put")'
 MANY = "stored = client.put_many([data[: 8 << 20]] * 8); assert (client.get(stored[7]).numpy() == data[: 8 << 20]).all()"
+PUBLISH = 'client.publish({"w": data}, "bars/set"); client.unname("bars/set", "bars/set@1")'
+SET = 'other.publish({"w": data}, "bars/sets"); client.get_set("bars/sets", peer=other.peer); other.unname("bars/sets", "bars/sets@1")'
 GET = 'stored = other.put(data, "bars/get"); client.get("bars/get", peer=other.peer); other.unname("bars/get")'
+
+
+def until_drawn(script: str, *wanted: str) -> str:
+    """The script again and again until these bars were drawn: a transfer may be over before anybody looks."""
+    return (
+        "drawn, bar = set(), bars._bar\n"
+        "bars._bar = lambda what, *more: drawn.add(what) or bar(what, *more)\n"
+        "for turn in range(50):\n"
+        f"    {script}\n"
+        f"    if all(any(one in what for what in drawn) for one in {wanted!r}): break\n"
+    )
 
 
 def ended(script: str, *arguments: str, terminal: bool = True, **variables: str) -> str:
@@ -145,12 +158,13 @@ def places(two_nodes):
 
 
 @pytest.mark.parametrize(
-    "script, what", [(PUT, "put bars/put"), (MANY, "put 8 tensors"), (GET, "get bars/get")], ids=["put", "put_many", "get"]
+    "script, what",
+    [(PUT, "put bars/put"), (MANY, "put 8 tensors"), (PUBLISH, "put 1 tensors"), (GET, "get bars/get"), (SET, "get bars/sets")],
+    ids=["put", "put_many", "publish", "get", "get_set"],
 )
 def test_a_long_transfer_has_a_bar_on_a_terminal(places, script, what):
     pytest.importorskip("tqdm")
-    # A get may be over before anybody looks.
-    assert what in ended("for _ in range(5):\n    " + script, *places)
+    assert what in ended(until_drawn(script, what), *places)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +201,11 @@ def test_files_have_a_bar_and_are_what_they_were(places, tmp_path):
     pytest.importorskip("tqdm")
     path = tmp_path / "model.safetensors"
     safetensors.numpy.save_file({"w": np.arange(64 << 20, dtype=np.uint8)}, path)
-    script = "client.put_file(sys.argv[3], 'bars/file'); client.get_file('bars/file', sys.argv[4]); client.unname('bars/file/w')"
-    said = ended(script, *places, str(path), str(tmp_path / "again"))
-    assert "put bars/file" in said and "get bars/file" in said
+    script = "client.put_file(sys.argv[3], 'bars/file'); client.get_file('bars/file', f'{sys.argv[4]}.{turn}'); client.unname('bars/file/w')"
+    script += "; client.publish_file(sys.argv[3], 'bars/all'); client.save_set('bars/all', sys.argv[5]); client.unname('bars/all', 'bars/all@1')"
+    script += "; os.replace(f'{sys.argv[4]}.{turn}', sys.argv[4]); os.remove(sys.argv[5])"
+    wanted = ("put bars/file", "get bars/file", "publish bars/all", "save saved.safetensors")
+    said = ended(until_drawn(script, *wanted), *places, str(path), str(tmp_path / "again"), str(tmp_path / "saved.safetensors"))
+    for what in wanted:
+        assert what in said, what
     assert (safetensors.numpy.load_file(tmp_path / "again")["w"] == np.arange(64 << 20, dtype=np.uint8)).all()

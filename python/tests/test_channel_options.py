@@ -47,7 +47,7 @@ def test_other_peers_read_and_connect_as_they_are_named(clients, name):
         with there.listen(name, allow=patterns) as listener:
             if allowed:
                 with here.connect_pipe(f"node-0/{name}"):
-                    assert listener.accept(timeout=20).peer == "node-1"
+                    assert listener.accept(timeout=60).peer == "node-1"
             else:
                 with pytest.raises(tensorlane.Refused):
                     here.connect_pipe(f"node-0/{name}")
@@ -61,13 +61,19 @@ def test_one_pattern_alone_is_refused_with_what_was_meant(client, name):
         client.channel_writer(name, readers=7)
 
 
+def test_more_readers_than_a_channel_may_have_are_not_expected(client, name):
+    with pytest.raises(tensorlane.Invalid, match="3 readers are expected") as refused:
+        client.channel_writer(name, readers_max=2, expect_readers=3)
+    assert refused.value.details == {"expect_readers": "3", "most": "2"}
+
+
 def test_a_reader_is_evicted_by_hand_and_in_time_and_keeps_its_arrays(client, name):
     with client.channel_writer(name, evictable=True) as writer, client.channel_reader(name) as slow:
         writer.write(np.arange(100))
         held = slow.read().value.numpy()
         writer.evict(fill(writer))
         for number in range(50):
-            writer.write(np.full(100, number), timeout=20)
+            writer.write(np.full(100, number), timeout=60)
         assert writer.readers == 0 and (held == np.arange(100)).all()
         with pytest.raises(tensorlane.Error) as evicted:
             slow.read()
@@ -75,7 +81,7 @@ def test_a_reader_is_evicted_by_hand_and_in_time_and_keeps_its_arrays(client, na
         assert [reader["evicted"] for reader in client.channels(name)[0]["readers"]] == [True]
     with client.channel_writer(f"{name}-2", evict_after=0.2) as writer, client.channel_reader(f"{name}-2") as slow:
         for _ in range(20):
-            writer.write(b"x", timeout=20)
+            writer.write(b"x", timeout=60)
         with pytest.raises(tensorlane.Error) as evicted:
             slow.read()
         assert evicted.value.reason == "EVICTED"
@@ -93,7 +99,7 @@ def test_a_reader_that_follows_counts_epochs_and_waits_within_its_timeout(client
     for epoch in (1, 2):
         with client.channel_writer(name) as writer:
             writer.write(str(epoch).encode())
-            message = reader.read(timeout=20)
+            message = reader.read(timeout=60)
             assert (message.epoch, message.sequence, message.value, message.dropped) == (epoch, 0, str(epoch).encode(), 0)
             del message
     reader.close()
@@ -101,6 +107,25 @@ def test_a_reader_that_follows_counts_epochs_and_waits_within_its_timeout(client
         reader.read()
     assert closed.value.reason == "CHANNEL_ENDED"
     until("nothing is left", lambda: not client.channels(name))
+
+
+def test_a_reader_that_follows_counts_what_was_gone_of_the_next_channel(client, name):
+    with client.channel_writer(name) as writer:
+        reader = client.channel_reader(name, follow=True)
+        writer.write(b"0")
+    with reader.read() as message:
+        assert (message.dropped, reader.missed, reader.dropped) == (0, 0, 0)
+    # Nobody is attached: four slots are written over and over.
+    with client.channel_writer(name, slots=4) as writer:
+        for number in range(10):
+            writer.write(str(number).encode())
+        with reader.read(timeout=60) as message:
+            assert (message.epoch, message.value) == (1, str(message.sequence).encode())
+            assert 6 <= message.sequence < 10
+            assert message.dropped == reader.missed == reader.dropped == message.sequence
+        with reader.read(timeout=60) as message:
+            assert (message.dropped, reader.dropped) == (0, reader.missed)
+    reader.close()
 
 
 def test_an_awaited_reader_follows_and_an_awaited_writer_evicts(sidecar, name):
@@ -112,7 +137,7 @@ def test_an_awaited_reader_follows_and_an_awaited_writer_evicts(sidecar, name):
             assert (await reader.read()).epoch == 0
             async with await client.channel_writer(name, evictable=True) as writer:
                 await writer.write(b"1")
-                assert (await reader.read(timeout=20)).epoch == reader.epoch == 1
+                assert (await reader.read(timeout=60)).epoch == reader.epoch == 1
                 with pytest.raises(tensorlane.Error, match="no reader 999"):
                     await writer.evict(999)
             await reader.close()

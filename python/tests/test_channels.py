@@ -208,9 +208,13 @@ def test_a_forked_child_is_refused_and_harms_nothing(client, name):
     with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
         writer.write(b"before")
         held = reader.read()
+        attributes = lambda: (reader.first, reader.missed, reader.route, reader.peer, reader.writer, reader.policy, repr(reader))
+        told = attributes()
         child = os.fork()
         if child == 0:
             refused = 0
+            if attributes() != told:
+                os._exit(2)
             for call in (lambda: reader.read(timeout=0), lambda: writer.write(b"child", timeout=0)):
                 try:
                     call()
@@ -255,6 +259,7 @@ def test_a_slow_reader_of_a_channel_that_drops_is_told_what_it_missed(client, na
         [channel] = client.channels(name)
         assert (channel["policy"], channel["written"]) == (policy, 1000)
         assert channel["readers"][0]["dropped"] == missed
+        assert (channel["readers_left_out"], channel["allowed_left_out"]) == (0, 0)
         message.release()
         writer.finish()
         rest = [(message.sequence, message.dropped) for message in reader]

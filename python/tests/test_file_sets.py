@@ -132,6 +132,16 @@ def test_a_dropped_set_is_a_directory_of_tensordict_alone(files, root, name):
     assert again.version == 0 and (again["obs"][1].numpy() == 5).all()
 
 
+def test_a_set_that_is_opened_keeps_its_durability_and_writers_and_others_are_refused(files, root, name):
+    made = files.create_set(name, ROWS, LEAVES, directory=name, durability="disk", writers=["rollout-*"])
+    opened = files.create_set(name, directory=name, open=True)
+    assert opened == made and opened.status().durability == "disk" and opened.status().writers == ("rollout-*",)
+    for other, told in (({"durability": "process"}, ("disk", "process")), ({"writers": ["a"]}, ("rollout-*", '"a"'))):
+        with pytest.raises(tensorlane.Error) as refused:
+            files.create_set(name, directory=name, open=True, **other)
+        assert refused.value.reason == "SET_MISMATCH" and all(word in str(refused.value) for word in told)
+
+
 def test_types_that_tensordict_has_no_name_for_are_bytes_to_it(files, root, name):
     replay = files.create_set(name, ROWS, {"weights": ("f8_e4m3", (4,))}, directory=name)
     loaded = TensorDict.load_memmap(root / name)

@@ -37,6 +37,13 @@ def printed(word: str, sidecar: tensorlane.Sidecar, directory: Path, document: s
     return ran.stdout.splitlines()
 
 
+def test_the_first_program_puts_a_tensor_and_gets_it_by_its_name_and_by_its_reference(sidecar, client, tmp_path):
+    reference, *got = printed("PutChunk", sidecar, tmp_path)
+    assert tensorlane.Reference(reference).shape == (2, 3)
+    assert got == ["[2, 3] (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)"] * 2
+    assert "python/x" not in client.names("python/")
+
+
 def test_the_program_of_a_channel_writes_and_reads_and_ends(sidecar, client, tmp_path):
     assert printed("ChannelWrite", sidecar, tmp_path) == ["0 [6]", f"1 [{3 << 20}]"]
 

@@ -15,7 +15,7 @@ import pytest
 
 import tensorlane
 import tensorlane.aio
-from conftest import python, said, until
+from conftest import PATIENCE, python, said, until
 from tensorlane import peersfile
 
 A = '{name: a, addresses: ["127.1.1.1:9421"], fingerprints: ["sha256:0f"]}'
@@ -117,6 +117,47 @@ def test_local_sidecars_of_one_program_are_one_exchange(tmp_path):
     assert path.read_text() == "# ours\npeers: []\n" and os.listdir(tmp_path) == ["peers.yaml"]
 
 
+def mapped_of(address: int) -> str:
+    """Line of this process's maps that has an address."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            begin, end = (int(word, 16) for word in line.split(" ", 1)[0].split("-"))
+            if begin <= address < end:
+                return line
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+def test_a_tensor_of_another_sidecar_of_the_node_is_mapped_and_takes_no_memory_of_the_own_one(tmp_path):
+    node = tmp_path / "node"
+    node.mkdir()
+    settings = {"TENSORLANE_NODE_DIRECTORY": str(node)}
+    array = np.arange(4 << 20)
+    with local(tmp_path / "peers.yaml", peer="owner", settings=settings) as owner:
+        with local(tmp_path / "peers.yaml", peer="reader", settings=settings) as reader, owner.put(array, "weights") as stored:
+            reader.get("weights", peer="owner", wait=20).release()
+            before = reader.status()
+            got, again = reader.get(stored, require="zero_copy"), reader.get(stored, require="same_node")
+            shown = got.numpy()
+            assert got.route.startswith("shm") and not shown.flags.owndata and not shown.flags.writeable
+            assert shown.ctypes.data == again.numpy().ctypes.data, "one map for both"
+            assert (shown == array).all()
+            line = mapped_of(shown.ctypes.data)
+            assert " r--s " in line and "memfd:" in line, line
+            assert owner.get(stored).numpy()[-1] == shown[-1]
+            after = reader.status()
+            assert (after.free_bytes, after.sealed_bytes) == (before.free_bytes, before.sealed_bytes)
+            assert before.arena_bytes - after.free_bytes < array.nbytes, "it never had room for it"
+            part = reader.get(stored.reference[5:7])
+            assert part.route.startswith("shm") and part.numpy().tolist() == [5, 6]
+            # Its bytes stay for as long as somebody maps them.
+            owner.unname("weights")
+            stored.release()
+            del got, again, part
+            assert shown[-1] == array[-1] and owner.status().tensors == 1
+            del shown
+            until("it is freed", lambda: owner.status().tensors == 0)
+
+
 JOINED = """
 import sys, tensorlane
 with tensorlane.local(arena="64Mi", peers=sys.argv[1], peer="second") as client:
@@ -211,15 +252,15 @@ def test_a_get_waits_for_a_peer_that_has_not_joined_yet(tmp_path):
     admin = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.9:9420"
 
     def waits() -> bool:
-        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=5) as told:
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=PATIENCE) as told:
             return "sidecar_waiting_bytes 0\n" not in told.read().decode()
 
     settings = {"TENSORLANE_ADMIN_LISTEN": admin}
     with local(path, peer="first", settings=settings) as first, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.get, "weights", peer="second", wait=30)
+        waiting = pool.submit(first.get, "weights", peer="second", wait=PATIENCE)
         until("it waits", waits)
         with local(path, peer="second") as second, second.put(np.arange(1000), "weights"):
-            assert waiting.result(30).numpy()[-1] == 999
+            assert waiting.result(PATIENCE).numpy()[-1] == 999
             second.unname("weights")
         with pytest.raises(tensorlane.NotFound) as caught:
             first.get("weights", peer="nobody", wait=0.2)

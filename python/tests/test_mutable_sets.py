@@ -22,14 +22,6 @@ ROWS = 50
 
 
 @pytest.fixture
-def name(request, client):
-    """A name of this test's own, whose set goes with it."""
-    yield request.node.name
-    for left in client.mutable_sets(request.node.name):
-        client.drop_set(left.reference)
-
-
-@pytest.fixture
 def filled(client, name):
     """A set whose row n of `obs` has the number n in its first column, and the array that it is."""
     array = np.zeros((ROWS, 4, 3), np.int32)
@@ -55,6 +47,37 @@ def test_a_set_is_waited_for_by_its_name(client, name):
     assert found.reference == made[0].reference
 
 
+def test_the_deadline_of_a_commit_is_for_its_arrays_and_the_commit_together(client, filled, monkeypatch):
+    replay, array = filled
+    asked, now = [], [1000.0]
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+    class Core:
+        def __getattr__(self, word):
+            return getattr(core, word)
+
+        def commit_rows(self, *given):
+            asked.append(given[-1])
+            return core.commit_rows(*given)
+
+    def slow(sources, **options):
+        asked.append(options["within"])
+        now[0] += 20
+        return stage(sources, **options)
+
+    core, stage = client._core, client._stage
+    monkeypatch.setattr(tensorlane.mutable, "time", Clock)
+    monkeypatch.setattr(client, "_core", Core())
+    monkeypatch.setattr(client, "_stage", slow)
+    replay.write(slice(None), {"obs": array}, deadline=60)
+    replay.write(slice(None), {"obs": array})
+    replay.write(slice(None), {"obs": array}, deadline=10)
+    # What copies took is no reason to fail.
+    assert asked == [60, 40, 30, 10, 10, 1]
+
+
 def test_a_snapshot_is_a_sealed_set_that_later_commits_do_not_change(client, filled, name):
     replay, array = filled
     snapshot = replay.snapshot(keep=1)
@@ -68,7 +91,11 @@ def test_a_snapshot_is_a_sealed_set_that_later_commits_do_not_change(client, fil
 def test_a_set_goes_into_a_safetensors_file_and_comes_back_from_it(client, filled, name, tmp_path):
     replay, array = filled
     path = tmp_path / "rows.safetensors"
-    assert client.save_set(replay, path) == 1
+    with pytest.raises(tensorlane.Error, match="batch shape"):
+        client.save_set(replay, path, strict=True)
+    with pytest.warns(UserWarning, match=r"left out: \"\" \(the batch shape \[\d+\]\)") as warned:
+        assert client.save_set(replay, path) == 1
+    assert warned[0].filename == __file__
     published = client.publish_file(path, f"{name}-file", checksum=True)
     with client.get_set(published) as got:
         assert np.array_equal(got["obs"].numpy(), array) and got["next.reward"].numpy().shape == (ROWS,)
@@ -126,6 +153,88 @@ def test_rows_are_written_as_numpy_means_them(filled, index):
     replay[index] = {"obs": -7}
     np.testing.assert_array_equal(replay["obs"][:], array)
     assert replay.version == 2
+
+
+def test_all_rows_and_long_ranges_are_read_however_many_they_are(client, name):
+    many = (1 << 20) + 1000
+    replay = client.create_set(name, many, {"x": ("uint8", ()), "y": ("uint16", ())})
+    replay[-1] = {"x": 7, "y": 9}
+    for rows in (slice(None), slice(0, many), ..., slice(500, None)):
+        read = replay.read(rows)
+        count = many - 500 if rows == slice(500, None) else many
+        assert read["x"].shape == (count,) and read["x"].numpy()[-1] == 7 and read["y"].numpy().sum() == 9
+    assert len(replay.read(keys=["x"])["x"]) == len(replay["y"][:]) == many
+    with pytest.raises(tensorlane.Error) as refused:
+        replay.read(np.arange(many))
+    assert refused.value.reason == "TOO_LARGE", "a list has its limit"
+
+
+@pytest.fixture
+def staged(monkeypatch):
+    """Bytes of each array that was put to be written."""
+    sizes = []
+    stage = tensorlane.Client._stage
+
+    def noted(self, sources, **options):
+        sizes.extend(source.nbytes for source in sources)
+        return stage(self, sources, **options)
+
+    monkeypatch.setattr(tensorlane.Client, "_stage", noted)
+    return sizes
+
+
+def test_what_lies_in_the_arena_is_written_from_there(client, name, staged):
+    replay = client.create_set(name, ROWS, {"obs": ("float32", (64, 128)), "reward": ("float32", ())})
+    obs, reward = np.random.default_rng(1).random((4, 64, 128), np.float32), np.arange(4, dtype="f4")
+    with client.put(obs, name) as stored, client.put(reward) as small:
+        replay[:4] = {"obs": stored, "reward": small}
+        assert replay.extend({"obs": stored.reference, "reward": small}) == tensorlane.Committed(0, 2)
+        with client.get(name) as got, replay.read(slice(4), ["obs"]) as rows:
+            replay[[10, 11, 12, 13]] = {"obs": got}
+            replay[20:24] = rows
+        assert staged == []
+        replay[30:34] = {"obs": client.get(stored.reference[[0, 1, 2, 3]]), "reward": reward}
+        assert staged == [16], "rows that were selected are a tensor of their own"
+        for start in (0, 10, 20, 30):
+            np.testing.assert_array_equal(replay["obs"][start : start + 4], obs)
+        np.testing.assert_array_equal(replay["reward"][:4], reward)
+    client.unname(name)
+
+
+def test_parts_of_what_lies_in_the_arena_and_what_lies_elsewhere_are_put(clients, name, staged):
+    there, here = clients
+    replay = there.create_set(name, 8, {"x": ("int64", (10_000,))}, writers=["*"])
+    try:
+        data = np.arange(40_000).reshape(4, 10_000)
+        with here.put(data) as ours, there.put(data) as theirs:
+            far = here.open_set(replay.reference)
+            far[:4] = ours
+            assert staged == [], "its owner brings it from here"
+            far[4:6] = here.get(ours.reference[2:4])
+            far[6:8] = here.get(theirs)[:2]
+            far[0:4] = here.get(theirs)
+            assert staged == [160_000, 160_000, 320_000]
+        np.testing.assert_array_equal(replay["x"][:], data[[0, 1, 2, 3, 2, 3, 0, 1]])
+    finally:
+        there.drop_set(name)
+
+
+def test_what_was_put_is_written_as_it_is_or_not(client, name):
+    replay = client.create_set(name, 8, {"x": ("int64", (2,))})
+    with client.put(np.ones((2, 2), np.int64)) as stored, client.put(np.ones((2, 2), np.int32)) as other, client.put(np.int64(1)) as one:
+        for rows, wrong in ((slice(4), stored), (slice(2), other), (slice(1), one), (0, stored)):
+            with pytest.raises(tensorlane.Invalid) as refused:
+                replay[rows] = wrong
+            assert refused.value.reason == "SET_MISMATCH" and refused.value.details["key"] == "x"
+        room = client.empty((2, 2), "int64")
+        with pytest.raises(tensorlane.Unsupported, match="x: a reservation is no tensor yet"):
+            replay[:2] = room
+        room.array[...] = 5
+        with room.seal() as sealed:
+            replay[:2] = sealed
+    with pytest.raises(tensorlane.Error) as gone:
+        replay[:2] = stored
+    assert gone.value.reason == "NOT_FOUND" and replay.version == 1 and replay["x"][:2].numpy().tolist() == [[5, 5], [5, 5]]
 
 
 def test_further_indices_are_applied_to_the_rows_that_came(filled):
@@ -335,7 +444,8 @@ def test_rows_that_were_read_stay_what_they_were_and_are_given_back(alone, name)
     with replay[:2] as read:
         array = read["x"].numpy()
         replay[:] = 2
-        assert (array == 1).all() and read.version == 1 and alone.status().leases == leases + 1
+        until("what was staged is gone again", lambda: alone.status().leases == leases + 1)
+        assert (array == 1).all() and read.version == 1
     del read
     assert (array == 1).all() and alone.status().leases == leases + 1
     del array
@@ -395,6 +505,25 @@ def test_a_killed_writer_leaves_the_set_whole_and_usable(written):
     assert replay.write(slice(None), {"a": 5, "b": {"c": 5}}).version == replay.version
     assert (replay["a"][:].numpy() == 5).all()
     theirs.close()
+
+
+def test_times_of_reads_and_snapshots_are_numbers(client, name):
+    rows = client.create_set(name, 2, {"a": ("f4", ())})
+    for call in (rows.read, rows.map, rows.snapshot):
+        with pytest.raises(tensorlane.Unsupported, match="deadline is '5'"):
+            call(deadline="5")
+
+
+def test_a_commit_that_is_repeated_by_its_retry_id_is_made_once(client, name):
+    replay = client.create_set(name, 8, {"x": ("int64", ())})
+    once = {"expects": 0, "retry_id": bytes(range(16))}
+    first = replay.extend({"x": [1, 2]}, **once)
+    assert replay.extend({"x": [1, 2]}, **once) == first == tensorlane.Committed(0, 1)
+    assert replay.write(5, {"x": 3}, retry_id=bytes(16)) == replay.write(5, {"x": 3}, retry_id=bytes(16))
+    assert (replay.version, replay.status().cursor) == (2, 2)
+    with pytest.raises(tensorlane.Error) as refused:
+        replay.write(5, {"x": 4}, retry_id=b"short")
+    assert "16 bytes" in str(refused.value) and replay.version == 2
 
 
 def test_of_writers_that_expect_one_version_one_writes(client, name):

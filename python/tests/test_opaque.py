@@ -36,6 +36,22 @@ def fake() -> torch.Tensor:
         return torch.zeros(2)
 
 
+class Arrow:
+    """An array as those of pyarrow are, whose null numpy reads as not a number."""
+
+    null_count = 1
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([1.0, np.nan])
+
+
+class Polars(Arrow):
+    """A column as those of polars are, which counts when it is called."""
+
+    def null_count(self):
+        return 1
+
+
 MADE = {
     "masked array": (lambda: np.ma.masked_array([1.0, 2.0], [True, False]), "filled"),
     "mask alone": (lambda: np.ma.masked, "filled"),
@@ -48,6 +64,8 @@ MADE = {
     "quantized": (lambda: torch.quantize_per_tensor(torch.zeros(2), 1.0, 0, torch.qint8), "dequantize"),
     "sparse": (lambda: torch.zeros(2).to_sparse(), "to_dense"),
     "meta": (lambda: torch.zeros(2, device="meta"), "to_empty"),
+    "nulls": (Arrow, "fill_null"),
+    "nulls of a column": (Polars, "fill_null"),
 }
 
 
@@ -90,6 +108,13 @@ def test_what_is_no_block_of_elements_is_refused_by_its_key_with_what_helps(clie
 def test_tensors_that_show_nothing_while_they_are_transformed_are_refused(client):
     with pytest.raises(tensorlane.Unsupported, match="torch does not show"):
         torch.vmap(lambda x: client.put(x) and x)(torch.ones(2, 3))
+
+
+def test_an_array_that_counts_no_nulls_is_put(client):
+    whole = Arrow()
+    whole.null_count = 0
+    with client.put(whole) as stored:
+        assert client.get(stored).numpy()[0] == 1
 
 
 def test_masks_are_no_indices(client, name):

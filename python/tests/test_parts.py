@@ -116,3 +116,46 @@ def test_indices_of_an_unknown_shape_count_from_the_beginning():
     assert parts.selection(np.s_[np.int8(1) : np.uint8(3)], None) == ([(1, 3, 1)], None, [])
     with pytest.raises(tensorlane.Unsupported, match="bounds of slice"):
         parts.selection(np.s_[0.5:], None)
+
+
+def test_an_index_may_be_a_range_a_tensor_of_torch_or_a_scalar_array(client):
+    """As numpy means them; rows outside are an error before anything is got."""
+    array = np.arange(60).reshape(12, 5)
+    reference = client.put(array, "parts/kinds", keep=False).reference
+    asked = [
+        (range(3), array[:3]),
+        (range(9, 2, -3), array[[9, 6, 3]]),
+        (range(0), array[:0]),
+        (torch.tensor([1, 2]), array[[1, 2]]),
+        (torch.tensor([]), array[:0]),
+        (torch.tensor(4), array[4]),
+        (np.array(3), array[3]),
+        ((np.array(3), slice(1, 4)), array[3, 1:4]),
+    ]
+    for index, wanted in asked:
+        got = client.get(reference[index]).numpy()
+        assert got.shape == wanted.shape and (got == wanted).all(), index
+    for index in (range(13), range(10**12), torch.tensor([12])):
+        with pytest.raises(tensorlane.OutOfRange):
+            reference[index]
+    for index in (torch.tensor([1.0]), torch.tensor([1], dtype=torch.uint8), torch.tensor([True])):
+        with pytest.raises(tensorlane.Unsupported):
+            reference[index]
+    client.unname("parts/kinds")
+
+
+def test_an_index_of_an_index_and_a_peer_beside_a_reference_are_refused(client):
+    """Neither is dropped silently."""
+    with client.put(np.arange(9)) as stored:
+        with pytest.raises(tensorlane.Invalid, match="a part already"):
+            client.get(stored.reference[3:10], part=np.s_[0])
+        with pytest.raises(tensorlane.Invalid, match="whose it is"):
+            client.get(stored.reference, peer="elsewhere")
+
+
+def test_the_truth_of_a_tensor_is_that_of_its_only_element(client):
+    for array in (np.array(True), np.array([False]), np.array(0.0)):
+        with client.put(array) as stored:
+            assert bool(client.get(stored.reference)) == bool(array)
+    with client.put(np.arange(2)) as stored, pytest.raises(ValueError):
+        bool(client.get(stored.reference))

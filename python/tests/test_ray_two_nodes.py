@@ -125,7 +125,7 @@ def both():
 
 
 def lives(actor) -> bool:
-    return ray.get(actor.where.remote(), timeout=30)[0] > 0
+    return ray.get(actor.where.remote(), timeout=60)[0] > 0
 
 
 def in_object_store(raylet: int, wanted: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import uuid
 
 import numpy as np
 import pytest
@@ -95,8 +96,22 @@ def test_a_ticket_of_a_reference_keeps_its_tensor_when_its_lease_is_gone(client)
     client.flush()
     for _ in range(2):
         assert (client.redeem(ticket).numpy() == ARRAY).all()
-    with pytest.raises(tensorlane.Error):
+    with pytest.raises(tensorlane.Error) as spent:
         client.redeem(ticket)
+    assert spent.value.reason == "TICKET_SPENT" and "another" in spent.value.remedy
+
+
+def test_a_redeem_that_is_repeated_with_its_retry_id_uses_the_ticket_once(client):
+    with client.put(ARRAY) as stored:
+        ticket, retry = stored.reference.ticket(), uuid.uuid4().bytes
+        # For as long as the lease of the first one stands, as that of an answer that was lost does.
+        got = [client.redeem(ticket, retry_id=retry) for _ in range(3)]
+        assert all((one.numpy() == ARRAY).all() for one in got)
+        with pytest.raises(tensorlane.Error, match="TICKET_SPENT"):
+            client.redeem(ticket, retry_id=uuid.uuid4().bytes)
+        for wrong in (b"short", "text", bytes(17)):
+            with pytest.raises(tensorlane.Invalid, match="16 bytes"):
+                client.redeem(ticket, retry_id=wrong)
 
 
 def test_a_reference_finds_the_client_beside_its_owner_among_those_of_the_process(clients):
@@ -164,6 +179,6 @@ def test_lists_of_texts_refuse_a_lone_one_with_what_to_give(client):
 
 
 def test_words_about_tensors_of_a_pipe_are_a_list(client):
-    with client.listen("about/lone") as listener, client.connect_pipe("about/lone") as pipe, listener.accept(timeout=20):
+    with client.listen("about/lone") as listener, client.connect_pipe("about/lone") as pipe, listener.accept(timeout=60):
         with pytest.raises(tensorlane.Unsupported, match="about is a bytes"):
             pipe.write([np.arange(2), np.arange(2)], about=b"ab", timeout=0)

@@ -145,6 +145,13 @@ def test_a_set_has_values_and_mappings_in_order(client, name):
     assert plain[""] == 3 and plain["a/b"].shape == (2, 0)
 
 
+def test_a_scalar_of_numpy_is_a_tensor_but_for_the_one_that_is_a_float_of_python(client, name):
+    client.publish({"mean": np.float64(0.5), "loss": np.float32(0.5), "step": np.int64(7)}, name)
+    got = client.get_set(name)
+    assert type(got["mean"]) is float and got["mean"] == 0.5
+    assert (got["loss"].dtype, got["loss"].shape, got["step"].numpy()[()]) == ("f32", (), 7)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.bool, torch.complex64])
 def test_types_of_torch_stay_what_they_are(client, name, dtype):
     written = torch.arange(12).reshape(3, 4).to(dtype)
@@ -178,6 +185,96 @@ def test_loading_converts_and_leaves_out_where_that_is_asked_for(client, name):
     only = {"a": np.zeros(3)}
     client.load_into(only, name, strict=False)
     assert only["a"].tolist() == [1.5] * 3
+
+
+def weights(bytes_each: int) -> dict:
+    numbers = np.random.default_rng(3).integers(0, 255, (4, bytes_each), np.uint8)
+    return {"encoder.0.w": numbers[0], "encoder.10.w": numbers[1], "head": {"w": numbers[2], "lr": 0.5}, "other": numbers[3]}
+
+
+def test_of_some_keys_nothing_else_is_leased(alone, name):
+    alone.publish(tree := weights(1000), name)
+    before = alone.status().leases
+
+    def check(got: tensorlane.Set) -> None:
+        for path, leaf in got.leaves().items():
+            wanted = tree[path[0]] if len(path) == 1 else tree[path[0]][path[1]]
+            assert (leaf == wanted) if isinstance(leaf, float) else (leaf.numpy() == wanted).all()
+
+    for keys, found, count in (
+        (["other"], ["other"], 1),
+        (["encoder.*"], ["encoder.0.w", "encoder.10.w"], 2),
+        (["encoder.1*", ("head", "w")], ["encoder.10.w", "head"], 2),
+        (("head",), ["head"], 1),
+        (["head/lr"], ["head"], 0),
+        ([], [], 0),
+    ):
+        with alone.get_set(name, keys=keys) as got:
+            assert list(got) == found and alone.status().leases == before + count, keys
+            check(got)
+    for keys, reason in ((["encoder"], "SET_MISMATCH"), (["other", "none*"], "SET_MISMATCH")):
+        with pytest.raises(tensorlane.Invalid, match="has no key") as refused:
+            alone.get_set(name, keys=keys)
+        assert refused.value.reason == reason and refused.value.details["key"] == keys[-1]
+    for wrong in ("other", [1], [("head", 1)]):
+        with pytest.raises(tensorlane.Unsupported, match="keys"):
+            alone.get_set(name, keys=wrong)
+    assert alone.status().leases == before
+
+
+def test_of_some_keys_only_the_bytes_travel(clients, name):
+    there, here = clients
+    there.publish(tree := weights(1 << 20), name)
+
+    def came() -> int:
+        return sum(peer.bytes_in for peer in here.peers())
+
+    def moved(call) -> int:
+        before = came()
+        call()
+        until("what came is counted", lambda: came() >= before + (1 << 20))
+        return came() - before
+
+    try:
+        into = {"other": np.zeros(1 << 20, np.uint8)}
+        # Of four. Bytes of a lane that is cut where the machine stands still come twice.
+        assert moved(lambda: here.load_into(into, name, strict=False)) < 3 * (1 << 20)
+        np.testing.assert_array_equal(into["other"], tree["other"])
+        whole = {"encoder": {"0": {"w": np.zeros(1 << 20, np.uint8)}}, "other": np.full(3, 7)}
+        assert moved(lambda: here.load_into(whole, name, keys=["encoder.0.*"])) < 3 * (1 << 20)
+        np.testing.assert_array_equal(whole["encoder"]["0"]["w"], tree["encoder.0.w"])
+        assert whole["other"].tolist() == [7] * 3, "what was not asked for stays"
+    finally:
+        there.unname(*there.names(name))
+
+
+def test_some_keys_of_a_model_are_loaded_and_the_rest_stays(client, name):
+    written, read = Model(), Model()
+    client.publish(written.state_dict(), name)
+    before = {key: weight.clone() for key, weight in read.state_dict().items()}
+    assert client.load_into(read, name, keys=["layer.*"]) == 1
+    for key, weight in read.state_dict().items():
+        assert torch.equal(weight, written.state_dict()[key] if key.startswith("layer.") else before[key]), key
+    with pytest.raises(tensorlane.Invalid, match="unexpected: layer.bias"):
+        client.load_into({"layer.weight": torch.zeros(16, 16)}, name, keys=["layer.*"])
+    assert client.load_into({"layer.weight": torch.zeros(16, 16)}, name, keys=["layer.*"], strict=False) == 1
+
+
+def test_some_keys_of_an_object_that_hands_out_copies_are_loaded(client, name):
+    class Copies:
+        def __init__(self, value):
+            self.state = {"a": torch.full((3,), value), "b": torch.full((2,), value), "step": int(value)}
+
+        def state_dict(self):
+            return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in self.state.items()}
+
+        def load_state_dict(self, state):
+            self.state = dict(state)
+
+    client.publish(Copies(1.0).state_dict(), name)
+    into = Copies(5.0)
+    client.load_into(into, name, keys=["b", "step"])
+    assert into.state["a"].tolist() == [5.0] * 3 and into.state["b"].tolist() == [1.0] * 2 and into.state["step"] == 1
 
 
 def test_what_cannot_be_published_is_named_by_its_keys(alone, name):
@@ -316,6 +413,47 @@ def test_a_published_set_is_opened_by_tensordict(client, name, tmp_path):
     command(client, "set", "put", tmp_path / "got", "--name", name)
     back = client.get_set(name)
     assert back.version == 2 and back["scale"].dtype == "f8_e4m3"
+
+
+def test_a_process_that_has_a_directory_mapped_keeps_its_version_when_another_one_takes_its_place(client, name, tmp_path):
+    script = """
+import sys
+from tensordict import TensorDict
+mapped = TensorDict.load_memmap(sys.argv[1])
+print("mapped", flush=True)
+sys.stdin.readline()
+for found in (mapped, TensorDict.load_memmap(sys.argv[1])):
+    print(found["x"].min().item(), found["x"].max().item())
+"""
+    client.publish({"x": torch.full((1024, 64), 1.0)}, name)
+    command(client, "set", "get", name, "--to", tmp_path / "got")
+    with python(script, str(tmp_path / "got")) as process:
+        assert process.stdout.readline() == "mapped\n"
+        client.publish({"x": torch.full((1024, 64), 2.0)}, name)
+        command(client, "set", "get", name, "--to", tmp_path / "got", "--replace")
+        assert said(process, "on\n") == "1.0 1.0\n2.0 2.0\n"
+
+
+def test_a_directory_whose_names_are_the_keys_as_they_are_is_published_with_its_trees(client, name, tmp_path):
+    saved = TensorDict({"a b": {"x?y": torch.arange(4)}, "c?": torch.ones(4), "label ?": "hello"}, batch_size=[4])
+    saved.memmap(str(tmp_path / "saved"), robust_key=False)
+    assert sorted(files(tmp_path / "saved")) == ["a b/meta.json", "a b/x?y.memmap", "c?.memmap", "label ?/meta.json", "meta.json"]
+    command(client, "set", "put", tmp_path / "saved", "--name", name)
+    got = client.get_set(name).numpy()
+    np.testing.assert_array_equal(got["a b"]["x?y"], np.arange(4))
+    assert got["label ?"] == "hello"
+    command(client, "set", "get", name, "--to", tmp_path / "got")
+    saved.memmap(str(tmp_path / "escaped"))
+    assert files(tmp_path / "got") == files(tmp_path / "escaped")
+
+
+def test_two_keys_of_one_file_are_refused_where_tensordict_reads_one_as_the_other(client, name, tmp_path):
+    saved = TensorDict({"a b": torch.zeros(4), "a%20b": torch.ones(4)}, batch_size=[4])
+    saved.memmap(str(tmp_path), robust_key=False)
+    assert torch.equal(TensorDict.load_memmap(str(tmp_path))["a b"], torch.ones(4))
+    with pytest.raises(AssertionError, match="a%20b.memmap is that of the key"):
+        command(client, "set", "put", tmp_path, "--name", name)
+    assert name not in client.names()
 
 
 def test_a_tensordict_is_published_with_its_batch(client, name, tmp_path):

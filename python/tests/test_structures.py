@@ -7,12 +7,13 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 import tensorlane
+from conftest import python, said, until
 from tensorlane import structures
-from conftest import until
+from tensorlane.programs import program
 
 Pair = namedtuple("Pair", "one two")
 
@@ -118,6 +119,51 @@ def test_a_safetensors_file_is_put_named_and_written_again(client, tmp_path):
     assert caught.value.reason == "NAME_TAKEN" and caught.value.details["name"].startswith("files/x/")
     client.put_file(tmp_path / "in.safetensors", "files/x", replace=True)
     client.unname("files/x/a.w", "files/x/b")
+
+
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (96 << 20, 96 << 20))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_file_is_put_and_written_by_a_command_that_has_no_memory_for_all_of_it(tmp_path):
+    """Memory of its own, that is: what is shared does not count in this limit."""
+    there, again = tmp_path / "there.safetensors", tmp_path / "again.safetensors"
+    save_file({"w": np.arange(20 << 20, dtype="i8")}, there)
+    with tensorlane.local(arena="512Mi") as client:
+        command = [program("tensorlane")]
+        said(python(LIMITED, *command, "put", "--sockets", client.directory, "--name", "large", "--", str(there)))
+        said(python(LIMITED, *command, "get", "--sockets", client.directory, "--recursive", "--to", str(again), "--", "large"))
+        assert int(client.get("large/w").numpy()[-1]) == (20 << 20) - 1
+    assert again.stat().st_size == there.stat().st_size
+    there.unlink(), again.unlink()
+
+
+def test_metadata_that_a_file_cannot_keep_are_named_in_a_warning(client, tmp_path):
+    save_file({"w": np.zeros(1)}, tmp_path / "f", metadata={"alpha": "8", "tags": "x" * 5_000})
+    with pytest.raises(tensorlane.Error, match="tags"):
+        client.put_file(tmp_path / "f", "files/m", strict=True)
+    with pytest.warns(UserWarning, match='left out: "tags"') as warned:
+        client.put_file(tmp_path / "f", "files/m")
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match='left out: "tags"'):
+        client.get_file("files/m", tmp_path / "out")
+    client.unname("files/m/w")
+
+
+def test_names_of_an_earlier_file_are_warned_of_and_taken_away_where_that_is_asked(client, tmp_path):
+    for name, keys in (("long", "ab"), ("short", "a")):
+        save_file({key: np.zeros(1) for key in keys}, tmp_path / name)
+    client.put_file(tmp_path / "long", "files/p")
+    with pytest.warns(UserWarning, match="files/p/b below files/p stay"):
+        client.put_file(tmp_path / "short", "files/p", replace=True)
+    with pytest.raises(tensorlane.Invalid, match="prune"):
+        client.put_file(tmp_path / "short", "files/p", prune=True)
+    client.put_file(tmp_path / "short", "files/p", replace=True, prune=True)
+    assert set(client.names("files/p/")) == {"files/p/a"}
+    client.unname("files/p/a")
 
 
 def test_types_of_torch_are_in_a_file_as_in_the_exchange(client, tmp_path):

@@ -143,7 +143,7 @@ def test_threads_that_use_a_tensor_first_make_one_set(default):
         tensor, together, views = MemoryMappedTensor.zeros(4, 2), threading.Barrier(threads), []
 
         def use(tensor=tensor, together=together, views=views):
-            together.wait(20)
+            together.wait(60)
             views.append(tensor.view)
 
         using = [threading.Thread(target=use) for _ in range(threads)]
@@ -187,9 +187,30 @@ def test_a_child_of_multiprocessing_drops_its_unnamed_sets_when_it_ends(default)
     theirs = here.recv()
     assert {one.name for one in default.mutable_sets("tensordict/")} == {theirs, ours.view.set.name}
     here.send(None)
-    child.join(20)
+    child.join(60)
     assert child.exitcode == 0
     assert [one.name for one in default.mutable_sets("tensordict/")] == [ours.view.set.name], "that of the parent stays"
+
+
+def test_a_set_whose_drop_failed_is_dropped_at_the_end_and_hides_no_other_error(default, monkeypatch):
+    def refuses(self):
+        raise tensorlane.Unavailable("no sidecar answers")
+
+    def full(self, *_, **__):
+        raise tensorlane.Exhausted("the arena is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tensorlane.MutableSet, "drop", refuses)
+        made = MemoryMappedTensorDict(nested())
+        with pytest.raises(tensorlane.Unavailable):
+            made.drop()
+        patched.setattr(tensorlane.MutableSet, "write", full)
+        with pytest.raises(tensorlane.Exhausted) as failed:
+            MemoryMappedTensorDict(nested())
+        assert "no sidecar answers" in failed.value.__notes__[0]
+    assert len(default.mutable_sets("tensordict/")) == 2
+    tensorlane.tensordict._drop_unnamed()
+    assert not default.mutable_sets("tensordict/")
 
 
 def test_tensors_of_many_rows_or_of_more_bytes_than_the_arena_has_twice_are_copied(default):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -17,7 +18,7 @@ import torch
 
 import tensorlane
 import tensorlane.vllm
-from conftest import PATIENCE, python, said, until
+from conftest import PATIENCE, in_time, python, said, until
 from tensorlane.vllm import MessageQueue
 
 READS = """
@@ -61,6 +62,18 @@ def work(directory: str, handle: tensorlane.vllm.Handle, rank: int, results) -> 
     while (got := queue.dequeue(timeout=60)) is not None:
         seen.append((got["step"], int(got["tokens"].sum())))
     results.put((rank, seen))
+
+
+def all_read(writer: MessageQueue, reads: list[MessageQueue]) -> None:
+    """Waits until all are ready, and has each of them read one object."""
+    threads = [threading.Thread(target=read.wait_until_ready, args=[PATIENCE]) for read in reads]
+    for thread in threads:
+        thread.start()
+    writer.wait_until_ready(PATIENCE)
+    for thread in threads:
+        thread.join()
+    writer.enqueue("both")
+    assert [read.dequeue(timeout=PATIENCE) for read in reads] == ["both"] * len(reads)
 
 
 def test_four_processes_get_a_thousand_objects_in_order(sidecar):
@@ -111,7 +124,7 @@ def test_large_objects_wait_for_room_until_readers_are_done_with_those_before(mo
         reads = threading.Thread(target=lambda: sums.extend(int(read.dequeue(timeout=60)[0]) for _ in range(12)))
         with pytest.raises(TimeoutError, match="not given back the . large objects"):
             while True:
-                writer.enqueue(np.full(8 << 20, sent, np.uint8), timeout=0.5)
+                writer.enqueue(np.full(8 << 20, sent, np.uint8), timeout=3 if sent else PATIENCE)
                 sent += 1
         assert 0 < sent < 8 and "for room" in caplog.text
         with pytest.raises(tensorlane.Exhausted, match="NEVER_FITS"):
@@ -124,7 +137,8 @@ def test_large_objects_wait_for_room_until_readers_are_done_with_those_before(mo
 
 
 def test_room_that_others_have_is_waited_for_as_long_as_was_said():
-    with tensorlane.local(arena="64Mi") as client:
+    # That is not the deadline of the client.
+    with tensorlane.local(arena="64Mi") as own, tensorlane.connect(own.directory, deadline=3600) as client:
         writer = MessageQueue(1, 1, max_chunk_bytes=4096, client=client)
         read = MessageQueue.create_from_handle(writer.export_handle(), 0, client=client)
         ready = threading.Thread(target=read.wait_until_ready)
@@ -132,10 +146,7 @@ def test_room_that_others_have_is_waited_for_as_long_as_was_said():
         writer.wait_until_ready(PATIENCE)
         ready.join()
         kept = client.put(np.zeros(40 << 20, np.uint8))
-        started = time.monotonic()
-        with pytest.raises(tensorlane.Exhausted):
-            writer.enqueue(np.zeros(30 << 20, np.uint8), timeout=0.2)
-        assert time.monotonic() - started < 5
+        in_time(tensorlane.Exhausted, lambda: writer.enqueue(np.zeros(30 << 20, np.uint8), timeout=1))
         kept.release()
         writer.enqueue(np.zeros(30 << 20, np.uint8), timeout=PATIENCE)
         assert len(read.dequeue(timeout=PATIENCE)) == 30 << 20
@@ -173,22 +184,35 @@ def test_a_queue_without_readers_takes_everything_at_once():
         queue.shutdown()
 
 
+def late(queue: MessageQueue) -> str:
+    """Error of a start that has little time."""
+    with pytest.raises(TimeoutError) as over:
+        queue.wait_until_ready(timeout=0.1)
+    return str(over.value)
+
+
 def test_a_start_that_timed_out_goes_on_with_the_next_call():
     writer = MessageQueue(2, 2, max_chunk_bytes=4096)
     reads = [MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(2)]
-    for _ in range(2):
-        with pytest.raises(TimeoutError):
-            reads[0].wait_until_ready(timeout=0.05)
-        with pytest.raises(TimeoutError, match="1 of 2 readers"):
-            writer.wait_until_ready(timeout=0.2)
-    threads = [threading.Thread(target=read.wait_until_ready, args=[PATIENCE]) for read in reads]
-    for thread in threads:
-        thread.start()
-    writer.wait_until_ready(PATIENCE)
-    for thread in threads:
-        thread.join()
-    writer.enqueue("both")
-    assert [read.dequeue(timeout=PATIENCE) for read in reads] == ["both"] * 2
+    until("one of the two is known", lambda: late(reads[0]) and "1 of 2 readers" in late(writer))
+    assert late(reads[0]) and "1 of 2 readers" in late(writer)
+    all_read(writer, reads)
+
+
+def test_strangers_that_connect_first_take_no_place_of_a_reader(client):
+    writer = MessageQueue(2, 2, max_chunk_bytes=4096)
+    at = f"{writer.export_handle().channel}/ready"
+    silent, guesses = client.connect_pipe(at), client.connect_pipe(at)
+    guess = guesses.begin(metadata="0", timeout=math.inf)
+    with pytest.raises(TimeoutError, match="0 of 2 readers"):
+        writer.wait_until_ready(timeout=0.3)
+    reads = [MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(2)]
+    all_read(writer, reads)
+    for call in (guess.wait, lambda: silent.read(timeout=PATIENCE)):
+        with pytest.raises(tensorlane.Error) as closed:
+            call()
+        assert closed.value.reason == "PIPE_CLOSED"
+    assert writer.export_handle().token not in repr(writer.export_handle())
 
 
 def start(queue):
@@ -254,8 +278,9 @@ def test_a_shutdown_wakes_a_start_that_waits():
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_large_object_survives_the_shutdown_of_its_writer(two_nodes, clients, place):
     script = """
-import pickle, sys, numpy
+import pickle, sys, numpy, tensorlane.vllm
 from tensorlane.vllm import MessageQueue
+tensorlane.vllm._ENDS = 60.0
 queue = MessageQueue(1, 1, max_chunk_bytes=4096)
 print(pickle.dumps(queue.export_handle()).hex(), flush=True)
 queue.enqueue(numpy.full(100 << 20, 7, "u1"))
@@ -271,10 +296,8 @@ queue.shutdown()
     until("it was shut down", lambda: refused(lambda: clients[0].channel_reader(handle.channel).close()).startswith(ended))
     got = read.dequeue(timeout=60)
     assert len(got) == 100 << 20 and set(got[:: 1 << 20]) == {7}
-    started = time.monotonic()
     assert "CHANNEL_ENDED" in refused(lambda: read.dequeue(timeout=60))
     said(process)
-    assert time.monotonic() - started < 5
 
 
 def refused(call) -> str:
@@ -423,9 +446,13 @@ def test_a_long_wait_says_for_whom_it_waits(monkeypatch, caplog):
         with pytest.raises(TimeoutError):
             read.dequeue(timeout=0.1, indefinite=True)
         assert not caplog.records
-        with pytest.raises(TimeoutError):
-            read.dequeue(timeout=0.1)
-    assert "whose writer" in caplog.text
+
+        def is_said() -> bool:
+            with pytest.raises(TimeoutError):
+                read.dequeue(timeout=0.1)
+            return "whose writer" in caplog.text
+
+        until("it is said", is_said)
 
 
 def test_a_killed_reader_blocks_the_writer_for_no_time_and_is_named():
@@ -442,11 +469,9 @@ sys.stdin.read() if sys.argv[2] == "7" else print(queue.dequeue(timeout=60), flu
     assert said(stays) == "second\n"
     dies.kill()
     dies.communicate()
-    started = time.monotonic()
     with pytest.raises(tensorlane.Unavailable, match="readers of rank .*7.* are gone"):
         while True:
             queue.enqueue("more", timeout=60)
-    assert time.monotonic() - started < 10
 
 
 def test_a_writer_that_dies_or_shuts_down_ends_the_readers():
@@ -556,6 +581,8 @@ def test_a_time_that_is_no_number_is_refused():
     for call in (read.dequeue, lambda timeout: writer.enqueue(1, timeout)):
         with pytest.raises(tensorlane.Invalid, match="timeout is nan"):
             call(timeout=float("nan"))
+    with pytest.raises(TimeoutError):
+        read.dequeue(timeout=-0.5)
     writer.enqueue(1, np.float16(60))
     assert read.dequeue(np.float16(60)) == 1
     writer.shutdown()

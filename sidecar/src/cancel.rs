@@ -33,6 +33,11 @@ pub struct Waiting {
     number: u64,
 }
 
+/// Flag of one call that nobody awaits any more once this is dropped: it is raised then.
+#[derive(Default)]
+#[must_use = "dropping it cancels the call"]
+pub struct CancelOnDrop(Cancel);
+
 impl Cancel {
     /// Raises the flag and wakes all who wait; again is nothing.
     pub fn cancel(&self) {
@@ -55,7 +60,8 @@ impl Cancel {
         self.register(wake);
     }
 
-    /// The same, until the result is dropped: for those who wait on a flag that outlives them.
+    /// Calls `wake` once the flag is raised, until the result is dropped: for those who wait on a flag that outlives
+    /// them.
     pub fn while_waiting(&self, wake: Wake) -> Waiting {
         Waiting { number: self.register(wake), cancel: Arc::downgrade(&self.0) }
     }
@@ -85,6 +91,22 @@ impl Drop for Waiting {
     }
 }
 
+// === impl CancelOnDrop ===
+
+impl CancelOnDrop {
+    /// Flag that is raised then.
+    #[must_use]
+    pub fn cancel(&self) -> &Cancel {
+        &self.0
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +127,17 @@ mod tests {
         assert_eq!(count.load(Ordering::Relaxed), 1);
         cancel.on_cancel(wake(&count));
         assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_call_that_nobody_awaits_is_cancelled_and_keeps_nothing() {
+        let call = CancelOnDrop::default();
+        let (cancel, kept) = (call.cancel().clone(), Arc::new(()));
+        let wake = Arc::clone(&kept);
+        cancel.on_cancel(Arc::new(move || drop(Arc::clone(&wake))));
+        assert!(!cancel.is_cancelled() && Arc::strong_count(&kept) == 2);
+        drop(call);
+        assert!(cancel.is_cancelled() && Arc::strong_count(&kept) == 1);
     }
 
     #[test]

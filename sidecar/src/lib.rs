@@ -33,6 +33,7 @@ mod socket;
 pub mod store;
 pub mod sums;
 pub mod threads;
+pub mod waiters;
 pub mod workers;
 
 /// Measures what decoders take of the heap.

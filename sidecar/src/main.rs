@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tensorlane_sidecar::app;
 use tensorlane_sidecar::config::{EXIT_BAD_CONFIG, Sources};
+use tensorlane_sidecar::{app, logging};
 
 /// The process beside the pod that keeps tensors and moves them between peers.
 #[derive(Parser)]
@@ -60,6 +60,6 @@ fn print(text: &str) -> ExitCode {
 }
 
 fn fail(code: u8, why: &dyn std::fmt::Display) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "tensorlane-sidecar: {why}");
+    logging::say(why);
     ExitCode::from(code)
 }

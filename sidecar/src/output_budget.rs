@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_millis(10);
 /// Time in which a stream that was told to go has to drop its bytes.
 const DROPS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The same while such bytes alone are more than the budget.
+/// Time in which it has to drop them while such bytes alone are more than the budget.
 const DROPS_WITHIN_SPENT: Duration = Duration::from_secs(1);
 
 /// The budget of the process; clones are the same one.
@@ -121,6 +121,11 @@ impl OutputBudget {
     /// Bytes that wait now, of those that were not closed for it.
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.0.lock().totals.total).unwrap_or(0)
+    }
+
+    /// Bytes that may wait.
+    pub fn limit(&self) -> u64 {
+        u64::try_from(self.0.lock().totals.limit).unwrap_or(0)
     }
 
     /// Lets go of as much as it takes. Nobody is called under the lock.

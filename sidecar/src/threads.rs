@@ -6,10 +6,13 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::thread::{Builder, JoinHandle};
 
 use parking_lot::Mutex;
@@ -29,6 +32,9 @@ struct Inner {
     /// Points at which the next one to come by panics.
     #[cfg(test)]
     fail_points: Mutex<Vec<&'static str>>,
+    /// True while the system has no thread.
+    #[cfg(test)]
+    has_none: std::sync::atomic::AtomicBool,
 }
 
 /// A thread that runs or a task that goes on. Dropped by a panic it says so.
@@ -86,6 +92,10 @@ impl Threads {
         scope: PanicScope,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
+        #[cfg(test)]
+        if self.0.has_none.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let (threads, own_name) = (self.clone(), name.to_owned());
         builder.name(name.to_owned()).spawn(move || {
             let _watched = threads.watch(&own_name, scope);
@@ -103,6 +113,34 @@ impl Threads {
                 None
             }
         }
+    }
+
+    /// Future that never panics further, as work that is [caught](Self::caught).
+    pub async fn caught_future<T>(
+        &self,
+        name: &str,
+        scope: PanicScope,
+        mut work: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
+        let polled = poll_fn(|context| {
+            let polled = self.caught(name, scope, || {
+                self.point(name);
+                work.as_mut().poll(context)
+            });
+            polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
+        });
+        polled.await
+    }
+
+    /// A task, to be spawned, whose panic goes no further than itself; then there is no result.
+    pub async fn caught_task<T>(
+        self,
+        name: &'static str,
+        scope: PanicScope,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let _watched = self.watch(name, scope);
+        self.caught_future(name, scope, pin!(work)).await
     }
 
     /// A task, to be spawned; its panic is seen as that of a thread.
@@ -127,10 +165,17 @@ impl Threads {
     /// A panic was seen elsewhere.
     pub fn panicked(&self, name: &str, scope: PanicScope, why: &str) {
         self.0.panics[scope.index()].fetch_add(1, Ordering::Relaxed);
-        tracing::error!(thread = name, ends = scope.as_str(), why, "a thread has panicked");
         if scope == PanicScope::Process {
             self.0.health.block(Probe::Alive, name, "its thread has panicked");
         }
+        let on = std::thread::current();
+        let on = on.name().unwrap_or_default();
+        tracing::error!(thread = name, on, ends = scope.as_str(), why, "a thread has panicked");
+    }
+
+    /// A thread without which the process does not work could not be started.
+    pub fn missing(&self, name: &str) {
+        self.0.health.block(Probe::Alive, name, "its thread could not be started");
     }
 
     /// Panics so far that ended so much.
@@ -144,6 +189,8 @@ impl Threads {
     }
 
     fn watch<'a>(&'a self, name: &'a str, scope: PanicScope) -> Watched<'a> {
+        #[cfg(test)]
+        assert!(tests::is_known(name), "{name} is no thread that a test has panic: add it to `NAMES`");
         *self.0.running.lock().entry(name.to_owned()).or_default() += 1;
         Watched { threads: self, name, scope }
     }
@@ -166,6 +213,12 @@ impl Threads {
     #[cfg(test)]
     pub(crate) fn fail_at(&self, point: &'static str) {
         self.0.fail_points.lock().push(point);
+    }
+
+    /// From now on the system has no thread for anybody.
+    #[cfg(test)]
+    pub(crate) fn run_out(&self) {
+        self.0.has_none.store(true, Ordering::Relaxed);
     }
 }
 
@@ -190,8 +243,65 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Threads of tests.
+    const OF_TESTS: [&str; 5] = ["one", "two", "stuck", "clock", "verb"];
+
+    /// Names of all other threads and tasks, in the order of the alphabet. Nothing is started by a name that is not here, and
+    /// `app::panics` checks that each is tried.
+    pub(crate) const NAMES: [&str; 43] = [
+        "admin",
+        "blocking",
+        "directory",
+        "directory-keep",
+        "directory-publish",
+        "directory-watch",
+        "drain",
+        "grpc-channel",
+        "grpc-get",
+        "grpc-pipe",
+        "grpc-session",
+        "grpc-watch",
+        "keeper",
+        "rotation",
+        "session",
+        "sessions",
+        "tl-channel-in",
+        "tl-channel-out",
+        "tl-grpc-sleep",
+        "tl-lane-in",
+        "tl-lane-out",
+        "tl-node",
+        "tl-node-leases",
+        "tl-node-listen",
+        "tl-orphans",
+        "tl-peer-clock",
+        "tl-peer-dial",
+        "tl-peer-in",
+        "tl-peer-listen",
+        "tl-peer-out",
+        "tl-populator",
+        "tl-quic",
+        "tl-quic-dial",
+        "tl-quic-in",
+        "tl-quic-lane",
+        "tl-quic-listen",
+        "tl-reaper",
+        "tl-resolve",
+        "tl-watcher",
+        "waiter",
+        "waiter-clock",
+        "waits",
+        "worker",
+    ];
+
+    pub(super) fn is_known(name: &str) -> bool {
+        // Each session has a number.
+        let kind = if name.starts_with("session-") { "session" } else { name };
+        NAMES.contains(&kind) || OF_TESTS.contains(&kind)
+    }
 
     fn counts(threads: &Threads) -> Vec<u64> {
         PanicScope::ALL.iter().map(|scope| threads.panics(*scope)).collect()
@@ -228,6 +338,20 @@ mod tests {
         assert_eq!(threads.caught("one", PanicScope::Call, || 7), Some(7));
         assert_eq!(threads.caught("one", PanicScope::Call, || -> u8 { panic!("part of the test") }), None);
         assert_eq!(counts(&threads), [0, 0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_task_whose_panic_is_caught_is_counted_once_and_goes_no_further() {
+        let threads = Threads::default();
+        assert_eq!(threads.clone().caught_task("one", PanicScope::Call, async { 7 }).await, Some(7));
+        let panics = async {
+            tokio::task::yield_now().await;
+            assert!(std::hint::black_box(false), "part of the test");
+        };
+        assert_eq!(threads.clone().caught_task("one", PanicScope::Call, panics).await, None);
+        threads.fail_at("two");
+        assert_eq!(threads.clone().caught_task("two", PanicScope::Connection, async { 7 }).await, None);
+        assert_eq!((counts(&threads), threads.running()), (vec![0, 1, 1], Vec::new()));
     }
 
     #[tokio::test]

@@ -58,7 +58,7 @@ pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/tensorlane")
 }
 
-/// The same with the chart of another folder.
+/// Installs the chart of another folder.
 ///
 /// # Panics
 /// As [`install`].

@@ -42,7 +42,7 @@ impl Hostile {
         Self::speaking(1, peers, host, name)
     }
 
-    /// The same in a version of the protocol.
+    /// Speaks for the peer of a host in a version of the protocol.
     ///
     /// # Panics
     /// Where it is not let in.

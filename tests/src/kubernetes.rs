@@ -135,7 +135,7 @@ pub fn metrics(namespace: &str, pod: &str) -> String {
     reads(&["kubectl", "get", "--raw", &metrics_of(namespace, pod)])
 }
 
-/// The same, where anybody answers there now.
+/// The metrics of a pod, if anybody answers there now.
 pub fn try_metrics(namespace: &str, pod: &str) -> Option<String> {
     let output = cluster(&["kubectl", "get", "--raw", &metrics_of(namespace, pod)]);
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

@@ -11,7 +11,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -98,6 +98,21 @@ impl Network {
         (self.address(host), PORT).into()
     }
 
+    /// Gives every host an address of IPv6, too.
+    pub fn add_ipv6(&self) {
+        for (host, namespace) in self.hosts.iter().enumerate() {
+            ip(&format!("-n {namespace} addr add {}/64 dev e0 nodad", self.ipv6(host)));
+        }
+    }
+
+    /// IPv6 address of a host.
+    ///
+    /// # Panics
+    /// Beyond 65,000 hosts.
+    pub fn ipv6(&self, host: usize) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd18, 0, 0, 0, 0, 0, 0, u16::try_from(host + 1).expect("few hosts"))
+    }
+
     /// Takes the host's cable out: nothing comes or goes, and its interface says so.
     pub fn cut(&self, host: usize) {
         ip(&format!("-n {} link set b{host} down", self.hub));
@@ -133,7 +148,7 @@ impl Network {
         self.shape(host, mbit, "latency 200ms");
     }
 
-    /// The same, where so many bytes wait for the cable at most, however slow it is.
+    /// Slows a host down, where so many bytes wait for the cable at most, however slow it is.
     pub fn slow_behind(&self, host: usize, mbit: u32, bytes: u64) {
         self.shape(host, mbit, &format!("limit {bytes}"));
     }
@@ -256,6 +271,11 @@ impl Peers {
         Self::start(2, |_, options| options)
     }
 
+    /// Two connected sidecars of which neither leaves the other for standing still for some seconds: if no link is cut.
+    pub fn steady() -> Self {
+        Self::start(2, |_, options| options.steady())
+    }
+
     /// Starts that many connected sidecars, each with its options.
     pub fn start(count: usize, options: impl Fn(usize, SidecarOptions) -> SidecarOptions) -> Self {
         let peers = Self::unconnected(count, options);
@@ -271,7 +291,7 @@ impl Peers {
         Self::listing(count, count, options)
     }
 
-    /// The same, and one more that knows all of them and that none of them knows.
+    /// Starts that many sidecars that know each other, and one more that knows all of them and that none of them knows.
     ///
     /// # Panics
     /// Where one does not start.

@@ -37,6 +37,11 @@ impl Other {
         assert!(lines.map_while(Result::ok).any(|said| said.ends_with(line)), "it ends without {line}");
     }
 
+    /// Process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Kills it.
     ///
     /// # Panics

@@ -1,9 +1,12 @@
 //! Things that a test takes away from the cluster for a while. It comes back when the guard is dropped, also where a
 //! test fails.
 
+use std::process::{Command, Output};
+
 use serde_json::Value;
 
 use crate::cluster::{cluster, eventually, reads, succeeds};
+use crate::pod::{container_status, first_process};
 
 /// Services of the cluster that are dead.
 #[derive(Debug)]
@@ -15,6 +18,13 @@ pub struct Outage {
 #[derive(Debug)]
 pub struct BadLink {
     node: String,
+}
+
+/// A port of pods at which nothing arrives any more, as behind a firewall that drops packets. Their other ports are in reach.
+#[derive(Debug)]
+pub struct LostPackets {
+    /// A process in the network of each pod.
+    inside: Vec<u32>,
 }
 
 impl Outage {
@@ -101,6 +111,52 @@ impl Drop for BadLink {
         // Nothing better can be done here; a test that needs it will say so.
         let _ = cluster(&["mend", &self.node]);
     }
+}
+
+/// Table of rules that drop packets.
+const LOST: &str = "lost";
+
+impl LostPackets {
+    /// Drops what comes to a port of pods by TCP, also of connections that are there already. Each pod has a container of this
+    /// name that runs.
+    ///
+    /// # Panics
+    /// Where one does not run, or `nft` refuses.
+    pub fn to(namespace: &str, pods: &[String], container: &str, port: u16) -> Self {
+        let process = |pod: &String| {
+            let words = ["kubectl", "--namespace", namespace, "get", "pod", pod, "--output=json"];
+            let pod: Value = serde_json::from_str(&reads(&words)).expect("kubectl writes JSON");
+            first_process(&container_status(&pod, container)).expect("the container runs")
+        };
+        let lost = Self { inside: pods.iter().map(process).collect() };
+        let chain = "in { type filter hook input priority 0; }";
+        for process in &lost.inside {
+            nft(*process, &format!("add table inet {LOST}"));
+            nft(*process, &format!("add chain inet {LOST} {chain}"));
+            nft(*process, &format!("add rule inet {LOST} in tcp dport {port} drop"));
+        }
+        lost
+    }
+}
+
+impl Drop for LostPackets {
+    fn drop(&mut self) {
+        for process in &self.inside {
+            // A pod that is gone has taken its rules with it.
+            let _ = nft_inside(*process, &format!("delete table inet {LOST}"));
+        }
+    }
+}
+
+/// Runs `nft` in the network of a process.
+fn nft(process: u32, words: &str) {
+    let output = nft_inside(process, words).expect("util-linux and nftables are installed");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "nft {words}: {}", told.trim());
+}
+
+fn nft_inside(process: u32, words: &str) -> std::io::Result<Output> {
+    Command::new("nsenter").args(["--target", &process.to_string(), "--net", "nft", words]).output()
 }
 
 /// Time at which a node was last heard of: what its kubelet renews every few seconds.

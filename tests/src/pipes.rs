@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use tensorlane_client::Error;
 use tensorlane_client::channel::Timeout;
-use tensorlane_client::pipe::{Descriptor, Incoming, Message, Pipe};
+use tensorlane_client::pipe::{Delivered, Descriptor, Incoming, Message, Pipe, WriteFailed};
 use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
 use tensorlane_proto::{DType, Reason};
 
 use crate::Sidecar;
 use crate::other::Other;
+use crate::refused::in_time;
 use crate::tensors::{dense, pattern};
+use crate::wait::until;
 
 /// Time in which what must happen has long happened.
 pub const LONG: Timeout = Timeout::After(Duration::from_secs(60));
@@ -42,12 +44,26 @@ pub fn is_end(pipe: &Pipe) -> bool {
     matches!(pipe.read_descriptor(LONG).unwrap(), Incoming::End)
 }
 
-/// The error of a read that brings nothing.
+/// The error of a read that brings nothing, in the sidecar's words.
 pub fn nothing(pipe: &Pipe, timeout: Timeout) -> Error {
-    match pipe.read_descriptor(timeout) {
+    match in_time(|| pipe.read_descriptor(timeout)) {
         Ok(incoming) => panic!("nothing is there, not {incoming:?}"),
         Err(error) => error,
     }
+}
+
+/// The failure of a write that was not delivered, and of which that is said in time. On a busy machine the word may come too late:
+/// then it is written again.
+pub fn undelivered(pipe: &Pipe, message: Message, timeout: Timeout) -> Box<WriteFailed> {
+    let mut failed = pipe.write(message, timeout).unwrap_err();
+    until("it is said in time that the message was not delivered", || {
+        let is_said = failed.delivered == Delivered::No && failed.error.reason().is_some();
+        if !is_said {
+            failed = pipe.write(std::mem::take(&mut failed.message), timeout).unwrap_err();
+        }
+        is_said
+    });
+    failed
 }
 
 /// Starts an end of a pipe in a process of its own: the test `pipes::another_process_has_an_end` of this program.

@@ -7,12 +7,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tensorlane_client::Client;
+use tensorlane_client::{Client, Result};
 use tensorlane_proto::Reason;
 use tensorlane_sidecar::identity::KEY_FILE;
 
 use crate::http;
 use crate::process::signal;
+use crate::refused::{in_time, repeated_until};
 use crate::standstill::never_right;
 use crate::wait::{LOOK_EVERY, PATIENCE, until};
 
@@ -86,6 +87,12 @@ impl SidecarOptions {
         self
     }
 
+    /// With the patience for peers that stand still for some seconds, as on a busy machine: none is left for it.
+    #[must_use]
+    pub fn steady(self) -> Self {
+        self.set("deadlines.progress", "20s")
+    }
+
     /// In a network namespace.
     #[must_use]
     pub fn netns(mut self, name: &str) -> Self {
@@ -112,13 +119,22 @@ impl Sidecar {
         sidecar
     }
 
+    /// Starts one and does not wait for it: its start may hang.
+    ///
+    /// # Panics
+    /// Where there is no such program.
+    pub fn starting(options: SidecarOptions) -> Self {
+        let mut sidecar = Self::prepared(options);
+        sidecar.spawn();
+        sidecar
+    }
+
     /// Starts one that is expected to end by itself, and gives its exit status and what it logged.
     ///
     /// # Panics
     /// Where it does not end.
     pub fn refused(options: SidecarOptions) -> (ExitStatus, String) {
-        let mut sidecar = Self::prepared(options);
-        sidecar.spawn();
+        let mut sidecar = Self::starting(options);
         let status = sidecar.wait();
         (status, sidecar.log())
     }
@@ -220,21 +236,17 @@ impl Sidecar {
     /// # Panics
     /// Where it does not answer.
     pub fn client(&self) -> Client {
-        Client::connect(self.sockets()).expect("a session")
+        session(self.sockets()).expect("a session")
     }
 
     /// A new session, where others have just ended: they count until the sidecar has noticed, which
     /// `limits.sessions` may leave no room for.
     fn client_once_there_is_room(&self) -> Client {
-        let mut session = None;
-        until("there is room for a session", || {
-            let opened = Client::connect(self.sockets());
-            let is_full =
-                opened.as_ref().is_err_and(|refused| refused.reason() == Some(Reason::SessionLimit));
-            session = Some(opened);
-            !is_full
-        });
-        session.expect("just tried").expect("a session")
+        let is_full = |opened: &Result<Client>| {
+            opened.as_ref().is_err_and(|refused| refused.reason() == Some(Reason::SessionLimit))
+        };
+        let open = || session(self.sockets());
+        repeated_until("there is room for a session", open, |opened| !is_full(opened)).expect("a session")
     }
 
     /// Log that it has written.
@@ -362,6 +374,17 @@ impl Drop for Sidecar {
             eprintln!("--- log of the sidecar ---\n{}", self.log());
         }
     }
+}
+
+/// A new session at these sockets. A sidecar that stands still is late to welcome, and is asked again: see [`in_time`].
+///
+/// # Errors
+/// Refusals, and sockets at which no sidecar is.
+///
+/// # Panics
+/// As [`in_time`].
+pub fn session(sockets: impl AsRef<Path>) -> Result<Client> {
+    in_time(|| Client::connect(&sockets))
 }
 
 /// Path at which the binaries under test are: `TENSORLANE_BIN_DIR`, else beside the suite's own.

@@ -128,8 +128,17 @@ impl Grpc {
 
     /// Attaches a reader, which waits for a channel that does not exist yet.
     pub fn reads(&self, name: &str) -> StreamReader<'_> {
+        self.reads_as(name, false)
+    }
+
+    /// Reads a channel, and goes on behind its end.
+    pub fn follows(&self, name: &str) -> StreamReader<'_> {
+        self.reads_as(name, true)
+    }
+
+    fn reads_as(&self, name: &str, follow: bool) -> StreamReader<'_> {
         let (name, wait_ms) = (name.to_owned(), 30_000);
-        let request = v1::ChannelReadRequest { name, wait_ms, ..Default::default() };
+        let request = v1::ChannelReadRequest { name, wait_ms, follow, ..Default::default() };
         let mut client = self.client.clone();
         let mut answers = self.runtime.block_on(client.channel_read(request)).unwrap().into_inner();
         match self.next(&mut answers) {

@@ -1,7 +1,11 @@
 //! Tensors whose bytes follow from a number, so that any process can tell whether it sees the right ones.
 
-use tensorlane_client::{Client, PutOptions, Result, Stored, Tensor};
-use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Shape};
+use std::time::Duration;
+
+use tensorlane_client::{Client, Error, PutOptions, Result, Stored, Tensor};
+use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Reason, Shape};
+
+use crate::wait::until;
 
 /// The metadata key under which the number of a pattern travels.
 pub const SEED: &str = "seed";
@@ -68,6 +72,30 @@ pub fn seeded(seed: u64, count: u64) -> Descriptor {
 /// As [`Client::put`].
 pub fn put_pattern(client: &Client, seed: u64, count: u64, options: &PutOptions) -> Result<Stored> {
     client.put(&seeded(seed, count), &pattern(seed, count as usize), options)
+}
+
+/// Puts the patterns of `seed` and the seeds behind it until the arena has no room for one more, and has more than `least`.
+///
+/// # Panics
+/// Where a put fails for another reason, or the arena is never full.
+pub fn fill(client: &Client, seed: u64, count: u64, least: usize) -> Vec<Stored> {
+    let brief = PutOptions { deadline: Some(Duration::from_secs(1)), ..PutOptions::new() };
+    let mut stored = Vec::new();
+    until("there is no room", || match put_pattern(client, seed + stored.len() as u64, count, &brief) {
+        Ok(one) => {
+            stored.push(one);
+            false
+        }
+        Err(error) => {
+            // On a busy machine a segment is made too late, or the client hears too late that there is no room.
+            let is_full = error.reason() == Some(Reason::ArenaFull);
+            let is_late = matches!(error, Error::DeadlineExceeded { .. })
+                || error.reason() == Some(Reason::DeadlineExceeded);
+            assert!(is_full || is_late, "{error}");
+            is_full && stored.len() > least
+        }
+    });
+    stored
 }
 
 /// Returns whether a whole tensor shows exactly the bytes that its metadata promise.

@@ -81,7 +81,7 @@ pub fn in_the_middle<'scope>(
     in_the_middle_of(scope, peers, ROUTES[0], (reader, reference, options))
 }
 
-/// The same from anyone to anyone.
+/// Gets something from anyone to anyone; returns when it is in the middle.
 pub fn in_the_middle_of<'scope>(
     scope: &'scope Scope<'scope, '_>,
     peers: &Peers,

@@ -7,7 +7,7 @@ use tensorlane_tests::asked::{Answer, kubectl_tensorlane, tensorlane_in};
 use tensorlane_tests::cluster::{NODES, eventually, image};
 use tensorlane_tests::installed::Exchange;
 use tensorlane_tests::kubernetes::{create, event, kubectl_with};
-use tensorlane_tests::pod::{Pod, PodOptions};
+use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR, container_status};
 
 #[test]
 fn a_cluster_in_order_is_told_so_and_who_is_there_and_which_way_bytes_go() {
@@ -115,6 +115,40 @@ fn why_something_has_no_sidecar_is_told_with_what_to_do() {
     asks(&["explain", "configmap/kube-root-ca.crt"]).says(1, &["it makes no pods"]);
     asks(&["explain", "service/x"]).says(1, &["there is no Service x"]);
     asks(&["explain", "thing/x"]).says(1, &["knows no kind \"thing\"", "kubectl api-resources"]);
+}
+
+/// Asks for another amount of memory of a container, as people and scalers do, and waits until the kubelet has given it.
+fn resize(exchange: &Exchange, pod: &Pod<'_>, (list, name): (&str, &str), memory: &str) {
+    let resources = json!({"requests": {"memory": memory}, "limits": {"memory": memory}});
+    let patch = json!({"spec": {list: [{"name": name, "resources": resources}]}}).to_string();
+    exchange.kubectl(&["patch", "pod", pod.name(), "--subresource=resize", "--patch", &patch]);
+    eventually(&format!("{name} has {memory}"), || {
+        let now = container_status(&pod.object(), name)["resources"]["limits"]["memory"].clone();
+        (now == memory).then_some(())
+    });
+}
+
+#[test]
+fn a_sidecar_that_was_made_smaller_in_place_goes_on_and_says_so_and_containers_beside_it_are_no_matter() {
+    let exchange = Exchange::new();
+    let mut pod = Pod::start(&exchange, "resized", &PodOptions::on("node1").limited("64Mi"));
+    exchange.await_peer("resized");
+    pod.put("kept", 1 << 20, 1);
+    assert_eq!(pod.ask("acquire kept", "acquired"), "1");
+    let looks = ["--namespace", exchange.name(), "exec", "resized", "--container=tensorlane", "--"];
+    let check = || kubectl_with(&[&looks[..], &["tensorlane", "check"]].concat(), "");
+    let kills = "beside it: the next put may end the sidecar";
+    resize(&exchange, &pod, ("containers", "main"), "96Mi");
+    let told = check();
+    let number = "limit 320.0 MiB, arena 64.0 MiB and 256.0 MiB beside it";
+    assert!(told.out.contains(number) && !told.out.contains(kills), "{}{}", told.out, told.err);
+    resize(&exchange, &pod, ("initContainers", SIDECAR), "200Mi");
+    let told = check();
+    assert!(told.out.contains("limit 200.0 MiB") && told.out.contains(kills), "{}{}", told.out, told.err);
+    assert!(!told.done, "{}", told.out);
+    kubectl_tensorlane(exchange.name(), &["check"]).says(1, &["resized (200Mi of 320Mi)"]);
+    assert_eq!(pod.ask("verify", "intact"), "1");
+    assert_eq!((pod.restarts("main"), pod.restarts(SIDECAR)), (0, 0));
 }
 
 /// A pod in words that readers of YAML take differently: octal modes, merge keys, anchors, quoted words, numbers with underscores.

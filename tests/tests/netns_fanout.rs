@@ -26,7 +26,7 @@ fn start(hosts: usize) -> Peers {
     start_with(hosts, 1)
 }
 
-/// The same, of which each serves so many readers at a time.
+/// Hosts of which each serves so many readers at a time.
 fn start_with(hosts: usize, fan_out: u64) -> Peers {
     let peers = Peers::start(hosts, |_, options| {
         options
@@ -167,8 +167,11 @@ fn is_killed_at(tenth: u64) -> bool {
         let most = (LARGE + UNDER_WAY) / 1_000 * HEADERS;
         assert!(cable <= most, "host {host} received {cable} bytes, {most} at most, at {tenth} tenths");
     }
-    let by_owner = sent(&peers, 0);
-    assert!(by_owner <= LARGE + 2 * UNDER_WAY, "the owner sent {by_owner} at {tenth} tenths");
+    // The owner sends again what the killed one had and had not passed on, which may be much on a busy machine.
+    let passed_on = tensors[0].moved().senders[0].1;
+    let lead = peers.network.received(1).saturating_sub(passed_on);
+    let (by_owner, most) = (sent(&peers, 0), LARGE + lead + UNDER_WAY);
+    assert!(by_owner <= most, "the owner sent {by_owner} bytes, {most} at most, at {tenth} tenths");
     true
 }
 
@@ -222,6 +225,10 @@ fn a_reader_behind_a_slow_one_keeps_its_deadline() {
 
 #[test]
 fn a_reader_that_reaches_nobody_but_the_owner_waits_for_others_once() {
+    where_the_machine_runs_on(others_that_are_not_reached_are_waited_for_once);
+}
+
+fn others_that_are_not_reached_are_waited_for_once() {
     // Three of them come within the 30 s in which a holder that was not reached is left alone.
     const COUNT: u64 = 16 * MI;
     let peers = start(3);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tensorlane_proto::Fingerprint;
 use tensorlane_tests::netns::{Network, PORT};
-use tensorlane_tests::{Sidecar, SidecarOptions};
+use tensorlane_tests::{Sidecar, SidecarOptions, until};
 
 /// Folder that `ip netns exec` shows as `/etc` in a namespace; gone with the test.
 struct Etc(PathBuf);
@@ -60,6 +60,8 @@ fn a_sidecar_ends_at_once_although_the_name_of_a_peer_is_looked_up_without_an_en
     let options = scene.options().set("peers.listen", listen).set("peers.file", file.display());
     let mut sidecar = Sidecar::with(options);
     scene.wait_for_a_question();
+    // Until then a signal ends the start.
+    until("the start is over", || sidecar.logged("sidecar started").is_some());
     assert_eq!(sidecar.terminate().code(), Some(0), "{}", sidecar.log());
 }
 

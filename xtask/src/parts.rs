@@ -24,9 +24,10 @@ pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
 /// Tells tests where the programs of Kubernetes lie.
 const COMPONENTS: &str = "TENSORLANE_CLUSTER_BIN";
 
-/// Tools that tests need that ignore themselves where it may not be there: an API server of their own, helm, and what
-/// other operators define.
-const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "helm", "definitions"];
+/// Tools that tests need that ignore themselves where it may not be there: an API server of their own, helm, who judges
+/// charts, and what other operators define.
+const NEEDED: [&str; 7] =
+    ["etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm", "kube-score", "definitions"];
 
 /// Runs tests that ignore themselves, too.
 const ALL_TESTS: [&str; 2] = ["--", "--include-ignored"];

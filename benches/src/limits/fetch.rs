@@ -1,5 +1,5 @@
-//! The same bytes between two hosts, fetched again and again in the quickest of several ways, which is found by trying. Knows
-//! neither sockets nor protocols: its ends do.
+//! Bytes that go between two hosts, fetched again and again in the quickest of several ways, which is found by trying.
+//! Knows neither sockets nor protocols: its ends do.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;

@@ -52,7 +52,9 @@ pub enum Timeout {
 pub use tensorlane_proto::generated::{ChannelReaderStatus, ChannelStatus};
 
 impl Client {
-    /// Channels of this peer whose names begin with `prefix`, as they are now.
+    /// Channels of this peer whose names begin with `prefix`, as they are now. Their readers and the patterns of peers that may read
+    /// them have 4 MiB in all; what has no room is counted (`readers_left_out`, `allowed_left_out`). The channel of just this name
+    /// comes first.
     ///
     /// # Errors
     /// What ended the call.
@@ -114,9 +116,14 @@ fn place(segments: &Segments, location: Option<&v1::Location>) -> Result<(Place,
 /// Why a wait on a ring was stopped before its deadline.
 fn stopped(connection: &Connection, wait: &Wait) -> Error {
     if connection.is_lost() {
-        return Error::lost("the sidecar of this channel is gone, and the channel with it");
+        return gone();
     }
     wait.check().err().unwrap_or(Error::Withdrawn)
+}
+
+/// The session through which a channel was had is over.
+fn gone() -> Error {
+    Error::lost("the sidecar of this channel is gone, and the channel with it")
 }
 
 /// Parts that a message cannot have, or does not have: a mistake of the caller.

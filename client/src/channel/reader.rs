@@ -1,9 +1,11 @@
 //! A reader of a channel.
 
+mod follow;
+
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorlane_memory::View;
@@ -13,7 +15,7 @@ use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Require, Shape};
 
-use super::{Timeout, check_version, expired, parts_refused, place, policy_of, stopped};
+use super::{Timeout, check_version, expired, gone, parts_refused, place, policy_of, stopped};
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -23,9 +25,6 @@ use crate::segments::Segment;
 use crate::tensor::{self, Lease, Tensor};
 use crate::wait::{Cancel, Wait};
 use crate::wire;
-
-/// Time of one attach of a reader that waits for another channel for ever.
-const LONG: Duration = Duration::from_secs(3_600);
 
 /// Options of a reader when it attaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +105,8 @@ pub struct ChannelReader {
     next: u64,
     /// End of the channel that was read, while a reader that follows has no other one.
     ended: Option<End>,
+    /// Attaches in a row that brought nothing to read.
+    idle: u32,
 }
 
 /// A channel that a reader is attached to.
@@ -117,7 +118,7 @@ struct Joined {
     session: Arc<Session>,
 }
 
-/// Closes a reader from another thread.
+/// Closes a reader from another thread, or wakes it.
 #[derive(Clone)]
 pub struct ReaderCloser {
     closing: Arc<Closing>,
@@ -174,8 +175,8 @@ impl ReadOptions {
         Self { oldest: true, ..self }
     }
 
-    /// Messages that may be held at a time; the channel's slots at most, and 7 in a channel that drops. The writer cannot use their
-    /// places meanwhile.
+    /// Messages that may be held at a time; the channel's slots at most. In a channel that drops or evicts 7 at most, and fewer than
+    /// there are slots. The writer cannot use their places meanwhile.
     #[must_use]
     pub fn hold(self, hold: u32) -> Self {
         Self { hold, ..self }
@@ -225,6 +226,7 @@ impl Client {
             parts: (Arc::from([]), Arc::default()),
             closing: Arc::new(closing),
             ended: None,
+            idle: 0,
         })
     }
 
@@ -308,17 +310,24 @@ impl ChannelReader {
         &self.name
     }
 
-    /// Result of the attach; of the last one, for a reader that follows.
+    /// Result of the attach; for a reader that follows, of the last one. `first` and `missed` are those of the first attach to this
+    /// channel, however often the way to it was lost. What is missed since is told by [`Read::Gap`].
     pub fn attached(&self) -> &Attachment {
         &self.channel.attachment
+    }
+
+    /// Lets `cancel` withdraw reads from now on, or nothing. One that sleeps hears of it within a quarter of a second, mostly at once where
+    /// it is woken ([`ReaderCloser::wake`]).
+    pub fn set_cancel(&mut self, cancel: Option<Cancel>) {
+        self.client = self.client.with_cancel(cancel.unwrap_or_default());
     }
 
     /// The next message, in order. In a channel that drops: first how many were dropped before it, if any were.
     ///
     /// # Errors
     /// DEADLINE_EXCEEDED where none comes in time, HOLD_LIMIT while as many are held as may be, CHANNEL_ENDED after it was closed, EVICTED
-    /// once the writer has evicted it, MESSAGE_DAMAGED for a ring that says what cannot be, and a lost session where the sidecar is gone
-    /// and all was read. A reader that follows has the errors of an attach, too: the next read tries again.
+    /// once the writer has evicted it, MESSAGE_DAMAGED for a ring that says what cannot be, and a lost session where the sidecar is gone,
+    /// or has ended the session, and all was read. A reader that follows has the errors of an attach, too: the next read tries again.
     pub fn read(&mut self, timeout: Timeout) -> Result<Read> {
         if self.channel.session.origin.is_child() {
             return Err(Error::Forked);
@@ -326,24 +335,23 @@ impl ChannelReader {
         let (deadline, wait) = self.client.patience(timeout);
         loop {
             if let Some(end) = self.ended {
-                match self.go_on(end, deadline)? {
+                match self.go_on(end, deadline, &wait)? {
                     Some(read) => return Ok(read),
                     None => continue,
                 }
             }
             match self.read_ring(deadline, &wait)? {
-                // Was read before the way was lost.
+                // Was read before the way was lost, in a channel that blocks.
                 Read::Message(message) if message.sequence() < self.next => {}
-                Read::Gap { next, .. } if next <= self.next => {}
-                Read::Gap { dropped, next } => {
-                    let dropped = dropped.min(next - self.next);
-                    self.next = next;
-                    return Ok(Read::Gap { dropped, next });
-                }
                 Read::End(end) if self.options.follow => self.ended = Some(end),
                 read => {
-                    if let Read::Message(message) = &read {
-                        self.next = message.sequence().saturating_add(1);
+                    match &read {
+                        Read::Message(message) => {
+                            self.idle = 0;
+                            self.next = message.sequence().saturating_add(1);
+                        }
+                        Read::Gap { next, .. } => self.next = *next,
+                        Read::Epoch { .. } | Read::End(_) => {}
                     }
                     return Ok(read);
                 }
@@ -358,52 +366,15 @@ impl ChannelReader {
             Ok(ring::Read::Message(message)) => self.message(message).map(Read::Message),
             Ok(ring::Read::Gap { dropped, next }) => Ok(Read::Gap { dropped, next }),
             Ok(ring::Read::Finished) => Ok(Read::End(End::Finished)),
+            // A sidecar that ends ends every session: the writer's is not what this reader has to be told of.
+            Ok(ring::Read::Lost | ring::Read::Cut) if connection.has_hung_up() => Err(gone()),
             Ok(ring::Read::Lost) => Ok(Read::End(End::WriterLost)),
             Ok(ring::Read::Cut) => Ok(Read::End(End::PeerLost)),
             Err(ReadError::Stopped) => Err(stopped(connection, wait)),
+            // One try is not stopped.
+            Err(ReadError::TimedOut) if connection.is_lost() => Err(gone()),
             Err(error) => Err(self.failed(&error)),
         }
-    }
-
-    /// Waits for a channel of the name, and attaches to that. What is told of it; nothing where the same one is read on.
-    fn go_on(&mut self, end: End, deadline: Deadline) -> Result<Option<Read>> {
-        let channel = loop {
-            let wait = match deadline {
-                Deadline::Now => Duration::ZERO,
-                Deadline::At(until) => until.saturating_duration_since(Instant::now()),
-                Deadline::Never => LONG,
-            };
-            let options = ReadOptions { oldest: true, wait, ..self.options.clone() };
-            match self.client.join(&self.name, &options, &self.closing.closed) {
-                Ok(channel) => break channel,
-                Err(_) if self.closing.closed.is_cancelled() => return Err(self.failed(&ReadError::Closed)),
-                Err(error) if !is_absent(&error) => return Err(error),
-                Err(_) if wait.is_zero() => {
-                    let name = &self.name;
-                    return Err(expired(format!(
-                        "the channel {name:?} has ended, and no other one of its name came in time"
-                    )));
-                }
-                // The rest of the time is waited for, too.
-                Err(_) => {}
-            }
-        };
-        let closer = channel.ring.closer();
-        *self.closing.ring.lock() = closer.clone();
-        if self.closing.closed.is_cancelled() {
-            closer.close();
-        }
-        let (is_same, first) =
-            (channel.epoch != 0 && channel.epoch == self.channel.epoch, channel.attachment.first);
-        let missed = channel.attachment.missed;
-        (self.channel, self.ended, self.parts) = (channel, None, (Arc::from([]), Arc::default()));
-        if !is_same {
-            self.next = first;
-            return Ok(Some(Read::Epoch { end, missed }));
-        }
-        let dropped = first.saturating_sub(self.next);
-        self.next = self.next.max(first);
-        Ok((dropped > 0).then_some(Read::Gap { dropped, next: first }))
     }
 
     /// Returns a handle that closes the reader from another thread.
@@ -435,6 +406,7 @@ impl ChannelReader {
                 Failure::new(Reason::ChannelEnded, format!("this reader of the channel {name:?} was closed"))
                     .into()
             }
+            ReadError::Ended => gone(),
             ReadError::Evicted => {
                 let message = format!(
                     "the writer of the channel {name:?}, client {:?}, has evicted this reader, because it was held up; attach again, and \
@@ -480,6 +452,13 @@ impl ReaderCloser {
         if !self.origin.is_child() {
             self.closing.closed.cancel();
             self.closing.ring.lock().close();
+        }
+    }
+
+    /// Wakes a read that sleeps, which looks whether it was withdrawn.
+    pub fn wake(&self) {
+        if !self.origin.is_child() {
+            self.closing.ring.lock().wake();
         }
     }
 }
@@ -553,20 +532,6 @@ impl fmt::Debug for Message {
         let (sequence, bytes) = (self.sequence(), self.bytes().len());
         f.debug_struct("Message").field("sequence", &sequence).field("bytes", &bytes).finish_non_exhaustive()
     }
-}
-
-/// Returns whether a channel may come that is not there.
-fn is_absent(error: &Error) -> bool {
-    let absent = [
-        Reason::NotFound,
-        Reason::ChannelEnded,
-        Reason::PeerUnknown,
-        Reason::PeerUnreachable,
-        Reason::OwnerLost,
-        Reason::WriterNotAnswering,
-        Reason::DeadlineExceeded,
-    ];
-    error.reason().is_some_and(|reason| absent.contains(&reason))
 }
 
 /// Plain bytes as a tensor.

@@ -1,27 +1,26 @@
 //! The writer of a channel.
 
-use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod claim;
 
-use tensorlane_memory::ring::{
-    ClaimError, Deadline, LAYOUT_BYTES, Layout, Policy, Published, RingShape, RingWriter, Slot,
-};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tensorlane_memory::ring::{Layout, Policy, Published, RingShape, RingWriter, Slot};
 use tensorlane_memory::{OutOfBounds, WriteView};
-use tensorlane_proto::channel::{Parts, check_layout};
+use tensorlane_proto::channel::{Parts, check_expected, check_layout};
 use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Reason};
 
 use super::table::Attached;
-use super::{Timeout, check_version, expired, parts_refused, place, policy_message, stopped};
+use super::{Timeout, check_version, parts_refused, place, policy_message};
 use crate::client::Client;
-use crate::connection::{Connection, SLICE};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::origin::Origin;
 use crate::segments::Segment;
-use crate::wait::Wait;
 
 /// Shape of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,14 +74,43 @@ pub struct ChannelWriter {
     _segment: Arc<Segment>,
 }
 
-/// Tells how many readers a channel has, from any thread.
+/// Tells how many readers a channel has, and evicts them, from any thread, also while a write waits for one.
 #[derive(Clone, Debug)]
-pub struct AttachedReaders(Arc<Attached>);
+pub struct AttachedReaders {
+    attached: Arc<Attached>,
+    /// Weak: whoever keeps this keeps no session.
+    connection: Weak<Connection>,
+    origin: Origin,
+    name: String,
+    evictable: bool,
+}
 
 impl AttachedReaders {
     /// Readers that are attached.
     pub fn count(&self) -> usize {
-        self.0.ring.len()
+        self.attached.ring.len()
+    }
+
+    /// Evicts a reader, as [`ChannelWriter::evict`] does.
+    ///
+    /// # Errors
+    /// As [`ChannelWriter::evict`].
+    pub fn evict(&self, reader: u64) -> Result<()> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        let name = &self.name;
+        if !self.evictable {
+            return Err(Error::invalid(format!(
+                "readers of the channel {name:?} cannot be evicted; make it evictable, or with evict_after"
+            )));
+        }
+        let connection = self.connection.upgrade().filter(|_| self.attached.ring.evict(reader));
+        let Some(connection) = connection else {
+            let message = format!("the channel {name:?} has no reader {reader} that is not evicted");
+            return Err(Failure::new(Reason::NotFound, message).with("reader", reader).into());
+        };
+        evict(&connection, reader)
     }
 }
 
@@ -132,7 +160,8 @@ impl ChannelSpec {
         Self { readers_max, ..self }
     }
 
-    /// Readers that the first write waits for, so that none of them misses a message. None by default.
+    /// Readers that the first write waits for, so that none of them misses a message. None by default, and at most as many as the channel
+    /// may have.
     #[must_use]
     pub fn expect_readers(self, expect_readers: u32) -> Self {
         Self { expect_readers, ..self }
@@ -191,6 +220,7 @@ impl ChannelSpec {
                 self.name, self.policy
             )));
         }
+        check_expected(self.expect_readers, self.readers_max)?;
         RingShape::with(self.policy, self.evictable, self.slots, self.slot_bytes)
             .map_err(|error| Error::invalid(format!("the channel {:?}: {error}", self.name)))
     }
@@ -334,34 +364,26 @@ impl ChannelWriter {
     /// [`Error::InvalidArgument`] where the channel is not [`ChannelSpec::evictable`], NOT_FOUND for a reader that it does not have, or that
     /// was evicted, and a lost session.
     pub fn evict(&mut self, reader: u64) -> Result<()> {
-        if self.origin.is_child() {
-            return Err(Error::Forked);
-        }
-        if !self.spec.evictable {
-            let name = &self.spec.name;
-            return Err(Error::invalid(format!(
-                "readers of the channel {name:?} cannot be evicted; make it evictable, or with evict_after"
-            )));
-        }
-        if !self.attached.ring.may_evict(reader) {
-            let message =
-                format!("the channel {:?} has no reader {reader} that is not evicted", self.spec.name);
-            return Err(Failure::new(Reason::NotFound, message).with("reader", reader).into());
-        }
-        evict(&self.connection, reader)
+        self.attached().evict(reader)
     }
 
-    /// Returns a handle that tells the number of readers while the writer is in use.
+    /// Returns a handle that tells the number of readers, and evicts them, while the writer is in use.
     pub fn attached(&self) -> AttachedReaders {
-        AttachedReaders(Arc::clone(&self.attached))
+        AttachedReaders {
+            attached: Arc::clone(&self.attached),
+            connection: Arc::downgrade(&self.connection),
+            origin: self.origin,
+            name: self.spec.name.clone(),
+            evictable: self.spec.evictable,
+        }
     }
 
     /// Writes a message of tensors: copies each part once, into the ring.
     ///
     /// # Errors
-    /// BLOCKED_BY with the reader that holds the place, where the policy is `block` and it does not give it back in time; TOO_LARGE above the slot;
-    /// LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what [`Error`] says of lost sessions. Nothing of the
-    /// message is seen then.
+    /// BLOCKED_BY with the reader that holds the place, where the policy is `block` and it does not give it back in time; TOO_LARGE above the slot,
+    /// or above the limits of parts and of their descriptors; LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what
+    /// [`Error`] says of lost sessions. Nothing of the message is seen then.
     pub fn write(&mut self, parts: &[Part<'_>], timeout: Timeout) -> Result<Written> {
         for (index, part) in parts.iter().enumerate() {
             let (expected, given) = (part.descriptor.layout.bytes(), part.bytes.len() as u64);
@@ -418,7 +440,7 @@ impl ChannelWriter {
             let first = self.spec.fixed.then_some(&mut self.first);
             return Ok(Loan { slot, parts, first, origin: claimant.origin });
         }
-        let parts = Parts::of(descriptors.cloned()).map_err(parts_refused)?;
+        let parts = Parts::of(descriptors.cloned())?;
         check_first(&self.first, &parts)?;
         check_size(&self.spec, parts.bytes())?;
         let layout = parts.encode();
@@ -431,49 +453,6 @@ impl ChannelWriter {
     pub fn finish(self) {
         if !self.origin.is_child() {
             self.ring.finish();
-        }
-    }
-
-    /// Returns a claimant for the next slot, once the readers that are expected are there.
-    fn claimant(&mut self, timeout: Timeout) -> Result<Claimant> {
-        if self.origin.is_child() {
-            return Err(Error::Forked);
-        }
-        let (deadline, wait) = self.client.patience(timeout);
-        if self.connection.is_lost() {
-            return Err(stopped(&self.connection, &wait));
-        }
-        if self.awaited > 0 {
-            self.wait_for_readers(deadline, &wait)?;
-            self.awaited = 0;
-        }
-        let (connection, attached) = (Arc::clone(&self.connection), Arc::clone(&self.attached));
-        Ok(Claimant { deadline, wait, connection, attached, origin: self.origin })
-    }
-
-    /// Waits, before the first message, for the readers that are expected.
-    fn wait_for_readers(&self, deadline: Deadline, wait: &Wait) -> Result<()> {
-        loop {
-            // Without a lock: what ends waits may call anything.
-            if self.connection.is_lost() || wait.check().is_err() {
-                return Err(stopped(&self.connection, wait));
-            }
-            let mut turn = self.attached.turn.lock();
-            let there = self.attached.ring.len();
-            if there >= self.awaited as usize {
-                return Ok(());
-            }
-            let until = match deadline {
-                Deadline::At(until) if Instant::now() < until => until.min(Instant::now() + SLICE),
-                Deadline::Never => Instant::now() + SLICE,
-                _ => {
-                    let (awaited, name) = (self.awaited, &self.spec.name);
-                    return Err(expired(format!(
-                        "{there} of the {awaited} readers that the channel {name:?} expects are there"
-                    )));
-                }
-            };
-            let _ = self.attached.came.wait_until(&mut turn, until);
         }
     }
 }
@@ -514,40 +493,6 @@ impl Drop for ChannelWriter {
 impl fmt::Debug for ChannelWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChannelWriter").field("spec", &self.spec).field("readers", &self.readers()).finish()
-    }
-}
-
-// === impl Claimant ===
-
-/// Caller that waits for a slot, and says what it waited for.
-struct Claimant {
-    origin: Origin,
-    deadline: Deadline,
-    wait: Wait,
-    connection: Arc<Connection>,
-    attached: Arc<Attached>,
-}
-
-impl Claimant {
-    fn claim<'a>(&self, ring: &'a mut RingWriter, layout: Layout<'_>) -> Result<Slot<'a>> {
-        let stop = || self.connection.is_lost() || self.wait.check().is_err();
-        ring.claim(layout, self.deadline, &stop).map_err(|error| match error {
-            ClaimError::Blocked { reader, sequence, held } => self.blocked(reader, sequence, held),
-            ClaimError::Stopped => stopped(&self.connection, &self.wait),
-            ClaimError::Layout { bytes } => Error::invalid(format!(
-                "the descriptors of the message have {bytes} bytes, and at most {LAYOUT_BYTES} fit; send fewer parts, or less metadata"
-            )),
-        })
-    }
-
-    fn blocked(&self, reader: u64, sequence: u64, held: Duration) -> Error {
-        let client = self.attached.client_of(reader);
-        let message = format!(
-            "the next message needs the place of message {sequence}, which client {client:?} (reader {reader}) has not given back \
-             for {held:.1?}; let it read on or end it, or make the channel with more slots"
-        );
-        let failure = Failure::new(Reason::BlockedBy, message).with("client", client).with("reader", reader);
-        failure.with("sequence", sequence).with("held_ms", held.as_millis()).into()
     }
 }
 

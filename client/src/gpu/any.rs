@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::moved::Moved;
-use crate::set::Set;
+use crate::set::{Keys, Set};
 use crate::target::{AcquireOptions, Target};
 use crate::tensor::Tensor;
 use crate::verbs::{acquire_any, acquire_anywhere};
@@ -73,12 +73,17 @@ impl Client {
         }
     }
 
-    /// Leases all of a set as [`Client::get_set`], its tensors in whichever memory they lie.
+    /// Leases the tensors of some keys of a set, or of all, as [`Client::get_set_of`], in whichever memory they lie.
     ///
     /// # Errors
     /// As there.
-    pub fn get_any_set(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Set<AnyTensor>> {
-        self.get_set_by(&target.into(), options, |targets, options| self.acquire_any(targets, options))
+    pub fn get_any_set(
+        &self,
+        target: impl Into<Target>,
+        keys: &Keys,
+        options: &AcquireOptions,
+    ) -> Result<Set<AnyTensor>> {
+        self.get_set_by(&target.into(), keys, options, |targets, options| self.acquire_any(targets, options))
     }
 }
 
@@ -101,7 +106,7 @@ impl AnyTensor {
         }
     }
 
-    /// The same tensor without some dimensions of size 1, as [`Tensor::squeezed`].
+    /// Tensor without some dimensions of size 1, as [`Tensor::squeezed`].
     ///
     /// # Errors
     /// As there.

@@ -20,13 +20,14 @@ impl Connection {
         wait: &Wait,
         late: Late,
     ) -> Result<v1::PutResponse> {
-        let asked = self.ask_with(SessionKind::PutGpu, request, Some(memory), wait)?;
+        let asked = self.ask_with(SessionKind::PutGpu, request, Some(memory), Some(wait))?;
         self.answer(&asked, wait, late)
     }
 
     /// The GPU memory of a tensor.
     pub(crate) fn open_gpu(&self, id: u64, wait: &Wait) -> Result<(v1::OpenGpuResponse, OwnedFd)> {
-        let Asked { number, kind } = self.ask(SessionKind::OpenGpu, &v1::OpenGpuRequest { id }, wait)?;
+        let Asked { number, kind } =
+            self.ask(SessionKind::OpenGpu, &v1::OpenGpuRequest { id }, Some(wait))?;
         self.telling(|| {
             let mut frame = self.reply(number, wait, Late::Nothing)?;
             let memory = frame.descriptor.take();

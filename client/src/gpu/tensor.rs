@@ -121,7 +121,7 @@ impl DeviceTensor {
         self.bytes == 0
     }
 
-    /// The same tensor without some dimensions of size 1, as [`Tensor::squeezed`].
+    /// Tensor without some dimensions of size 1, as [`Tensor::squeezed`].
     ///
     /// # Errors
     /// As there.

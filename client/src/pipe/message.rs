@@ -37,7 +37,7 @@ enum Part {
     Reserved(Box<Reservation>),
     /// A tensor that this process leases.
     Stored(Box<Stored>),
-    /// The same, leased by a tensor that was got.
+    /// A tensor that this process leases because it was got.
     Got { reference: Reference, _leased: Box<Tensor> },
     /// A tensor that the caller keeps until the write is over.
     Kept(Reference),

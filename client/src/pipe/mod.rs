@@ -8,21 +8,28 @@
 //!        └── done <── PipeEnd { read } <── read(descriptor, allocation): the bytes, as any tensor comes
 //! ```
 //! A write is done when the other end has read the message. It comes back always, with what is known of its delivery. Whoever waits has
-//! a deadline and no thread at the sidecar. Callbacks and async are not there yet: calls wait on the caller's thread.
+//! a deadline and no thread at the sidecar. Calls wait on the caller's thread; those of a [`Context`] return at once, and end in callbacks.
 
+mod context;
 mod message;
 mod read;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tensorlane_proto::Reason;
+use parking_lot::{Mutex, MutexGuard};
 use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, PIPES_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Reason};
 
+pub use self::context::{
+    CallbackListener, CallbackPipe, Context, ENDS_MAX, OPERATIONS_MAX, OwnedAllocation, OwnedPlace, ReadDone,
+    WriteDone,
+};
 pub use self::message::{Message, Payload};
 pub use self::read::{Allocation, Descriptor, Incoming, Place, ReadFailed, Received, Tensor};
 pub use self::write::{Delivered, WriteFailed, Writing};
@@ -32,7 +39,7 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::origin::Origin;
-use crate::wait::{Cancel, Wait};
+use crate::wait::{Cancel, Wait, later};
 
 /// Most messages of one end that are written and not read. One more waits, where it is written by [`Pipe::write`], or is refused with
 /// LIMIT_EXCEEDED and comes back.
@@ -180,16 +187,38 @@ fn check_version(connection: &Connection) -> Result<()> {
     connection.require(PIPES_SINCE, "pipes came with", ": update the sidecar")
 }
 
-/// Patience of a call, and whether it is asked again when the sidecar's longest deadline is over.
-fn patience(client: &Client, timeout: Timeout) -> (Wait, bool) {
-    match timeout {
-        Timeout::Default => (client.wait(None), false),
-        Timeout::Now => (client.wait(Some(Duration::ZERO)), false),
-        Timeout::After(after) => {
-            let until = Instant::now().checked_add(after);
-            (client.wait(Some(after)), until.is_none())
+/// Patience of a call.
+struct Patience<'a> {
+    client: &'a Client,
+    /// Time at which the caller's own deadline passes.
+    until: Instant,
+    wait: Wait,
+}
+
+impl<'a> Patience<'a> {
+    fn of(client: &'a Client, timeout: Timeout) -> Self {
+        let after = time(client, timeout);
+        Self { client, until: later(after), wait: client.wait(Some(after)) }
+    }
+
+    /// Returns whether the call is to be asked again, with the time that is left: its sidecar's longest deadline was over, and not its own.
+    fn goes_on(&mut self, error: &Error) -> bool {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let goes_on = error.reason() == Some(Reason::DeadlineExceeded) && !left.is_zero();
+        if goes_on {
+            self.wait = self.client.wait(Some(left));
         }
-        Timeout::Never => (client.wait(Some(Duration::MAX)), true),
+        goes_on
+    }
+}
+
+/// Time that a caller gives a call.
+fn time(client: &Client, timeout: Timeout) -> Duration {
+    match timeout {
+        Timeout::Default => client.deadline(),
+        Timeout::Now => Duration::ZERO,
+        Timeout::After(after) => after,
+        Timeout::Never => Duration::MAX,
     }
 }
 
@@ -206,13 +235,14 @@ impl Listener {
     /// # Errors
     /// DEADLINE_EXCEEDED where nobody connects in time, PIPE_CLOSED for a listener that has ended, a lost session.
     pub fn accept(&self, timeout: Timeout) -> Result<Pipe> {
+        let mut patience = Patience::of(&self.client, timeout);
         loop {
-            let (wait, again) = patience(&self.client, timeout);
+            let wait = &patience.wait;
             let request = v1::PipeAcceptRequest { listener: self.id, deadline_ms: wait.deadline_ms() };
             let reply: Result<v1::PipeOpened> =
-                self.connection.call(SessionKind::PipeAccept, &request, &wait, Late::Pipe);
+                self.connection.call(SessionKind::PipeAccept, &request, wait, Late::Pipe);
             match reply {
-                Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => {}
+                Err(error) if patience.goes_on(&error) => {}
                 reply => {
                     return reply.map(|reply| Pipe::new(&self.client, Arc::clone(&self.connection), reply));
                 }
@@ -286,6 +316,20 @@ impl Pipe {
 }
 
 impl End {
+    /// Waits until no other call asks for a message.
+    fn turn(&self, wait: &Wait) -> Result<MutexGuard<'_, ()>> {
+        loop {
+            wait.check()?;
+            if let Some(turn) = self.asking.try_lock_for(wait.slice().min(wait.left())) {
+                return Ok(turn);
+            }
+            if wait.left().is_zero() {
+                let message = "another thread waits for the next message of this pipe, and none came in time";
+                return Err(Failure::new(Reason::DeadlineExceeded, message).into());
+            }
+        }
+    }
+
     fn say(&self, end: v1::PipeEndRequest) -> Result<()> {
         if self.origin.is_child() {
             return Err(Error::Forked);

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor as TensorDescriptor, Failure, Reason, Reference, decoded};
 
-use super::{End, Payload, Pipe, patience};
+use super::{End, Patience, Payload, Pipe, time};
 use crate::channel::Timeout;
 use crate::error::{Error, Result};
 use crate::late::Late;
@@ -42,6 +43,8 @@ pub struct Descriptor {
     payloads: Vec<v1::PipePart>,
     tensors: Vec<(TensorDescriptor, v1::PipePart)>,
     read: bool,
+    /// Ends with the descriptor: what waits for that hears so.
+    pub(super) turn: Option<Box<dyn Send + Sync>>,
 }
 
 /// Place for a tensor of a message.
@@ -115,21 +118,19 @@ impl Pipe {
         if end.origin.is_child() {
             return Err(Error::Forked);
         }
-        let _turn = end.asking.lock();
-        let (mut wait, again) = patience(&end.client, timeout);
+        let mut patience = Patience::of(&end.client, timeout);
+        let _turn = end.turn(&patience.wait)?;
         loop {
+            let wait = &patience.wait;
             let from = {
                 let reading = end.reading.lock();
                 reading.returned.first().copied().unwrap_or(reading.last.saturating_add(1))
             };
             let request = v1::PipeReadRequest { pipe: end.id, from, deadline_ms: wait.deadline_ms() };
             let reply: Result<v1::PipeReadResponse> =
-                end.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
+                end.connection.call(SessionKind::PipeRead, &request, wait, Late::Nothing);
             let reply = match reply {
-                Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => {
-                    wait = patience(&end.client, timeout).0;
-                    continue;
-                }
+                Err(error) if patience.goes_on(&error) => continue,
                 reply => reply?,
             };
             if reply.sequence == 0 {
@@ -167,24 +168,38 @@ impl Pipe {
         }
         let (metadata, payloads) = (message.metadata, message.payloads);
         let end = Arc::clone(&self.end);
-        Ok(Descriptor { end, sequence, metadata, payloads, tensors, read: false })
+        Ok(Descriptor { end, sequence, metadata, payloads, tensors, read: false, turn: None })
     }
 
-    /// Brings the bytes of a message to where the allocation says, and tells the writer that it was read.
+    /// Brings the bytes of a message to where the allocation says, and tells the writer that it was read. Has the client's deadline.
+    ///
+    /// # Errors
+    /// As [`Self::read_within`].
+    pub fn read(
+        &self,
+        descriptor: Descriptor,
+        allocation: Allocation<'_>,
+    ) -> std::result::Result<Received, Box<ReadFailed>> {
+        self.read_within(descriptor, allocation, Timeout::Default)
+    }
+
+    /// Brings the bytes of a message within a time, an hour at most.
     ///
     /// # Errors
     /// The descriptor comes back. LAYOUT_MISMATCH for an allocation of another number or length, before anything is written to it;
-    /// INVALID_ARGUMENT for a descriptor of another pipe; MESSAGE_WITHDRAWN where its writer has taken the message back; PIPE_LOST where
+    /// INVALID_ARGUMENT for a descriptor of another pipe; DEADLINE_EXCEEDED where they do not come in time; MESSAGE_WITHDRAWN where its writer has taken the message back; PIPE_LOST where
     /// the writer is gone and its bytes with it; what an acquire says.
-    pub fn read(
+    pub fn read_within(
         &self,
         mut descriptor: Descriptor,
         allocation: Allocation<'_>,
+        timeout: Timeout,
     ) -> std::result::Result<Received, Box<ReadFailed>> {
         let own = Arc::ptr_eq(&self.end, &descriptor.end).then_some(());
         let own =
             own.ok_or_else(|| Error::invalid("the descriptor is of another pipe; read it from its own"));
-        let outcome = own.and_then(|()| descriptor.fetch(allocation)).and_then(|received| {
+        let within = time(&self.end.client, timeout);
+        let outcome = own.and_then(|()| descriptor.fetch(allocation, within)).and_then(|received| {
             self.end.say(v1::PipeEndRequest { read: descriptor.sequence, ..Default::default() })?;
             Ok(received)
         });
@@ -204,14 +219,15 @@ fn target(part: &v1::PipePart) -> Result<Target> {
 }
 
 impl Descriptor {
-    fn fetch(&self, allocation: Allocation<'_>) -> Result<Received> {
+    fn fetch(&self, allocation: Allocation<'_>, within: Duration) -> Result<Received> {
         let places = self.places(allocation)?;
         let outside = |part: &&v1::PipePart| !part.reference.is_empty();
         let wanted = self.tensors.iter().zip(&places).filter(|(_, place)| !matches!(place, Place::Skip));
         let wanted = wanted.map(|((_, part), _)| part);
         let parts: Vec<&v1::PipePart> = self.payloads.iter().filter(outside).chain(wanted).collect();
         let targets = parts.iter().map(|part| target(part)).collect::<Result<Vec<_>>>()?;
-        let mut got = self.end.client.acquire_many(&targets, &AcquireOptions::new()).into_iter();
+        let options = AcquireOptions::new().deadline(within);
+        let mut got = self.end.client.acquire_many(&targets, &options).into_iter();
         let mut next = || got.next().unwrap_or_else(|| Err(wire::missing("a result")));
         let mut payloads = Vec::with_capacity(self.payloads.len());
         for part in &self.payloads {
@@ -302,7 +318,7 @@ impl Descriptor {
     /// PIPE_CLOSED and PIPE_LOST where the other end is no more.
     fn look_again(&self) -> Result<bool> {
         let request = v1::PipeReadRequest { pipe: self.end.id, from: self.sequence, deadline_ms: 1 };
-        let wait = patience(&self.end.client, Timeout::Default).0;
+        let wait = self.end.client.wait(None);
         let reply: Result<v1::PipeReadResponse> =
             self.end.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
         match reply {

@@ -9,7 +9,7 @@ use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
-use super::{End, Message, Pipe, patience};
+use super::{End, Message, Patience, Pipe};
 use crate::channel::Timeout;
 use crate::connection::Asked;
 use crate::error::{Error, Result};
@@ -84,16 +84,28 @@ impl Window {
 
     /// Waits until a write has ended beside those before, or might have: of one that nobody waits for only the sidecar knows that it
     /// was read. False where none is under way, or it is too late.
-    fn wait(&self, before: u64, wait: &Wait) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Withdrawn`].
+    fn wait(&self, before: u64, wait: &Wait) -> Result<bool> {
         let ask_again = Instant::now() + ASK_AGAIN;
-        let mut state = self.state.lock();
-        while state.ended == before && Instant::now() < ask_again {
-            if state.writes == 0 || wait.left().is_zero() || wait.check().is_err() {
-                return false;
+        while Instant::now() < ask_again {
+            // Before the lock is taken: a signal's handler may write to this very pipe.
+            match wait.check() {
+                Err(Error::Withdrawn) => return Err(Error::Withdrawn),
+                Ok(()) if !wait.left().is_zero() => {}
+                _ => return Ok(false),
+            }
+            let mut state = self.state.lock();
+            if state.ended != before {
+                break;
+            }
+            if state.writes == 0 {
+                return Ok(false);
             }
             self.ended.wait_for(&mut state, wait.slice().min(wait.left()));
         }
-        true
+        Ok(true)
     }
 }
 
@@ -112,16 +124,27 @@ impl Pipe {
         if self.end.origin.is_child() {
             return Err(Box::new(WriteFailed { message, error: Error::Forked, delivered: Delivered::No }));
         }
-        let (mut wait, again) = (patience(&self.end.client, timeout).0, timeout == Timeout::Never);
+        let mut patience = Patience::of(&self.end.client, timeout);
         loop {
             let before = self.end.window.ended();
-            match self.begin_within(message, wait.part())?.wait() {
-                Err(failed) if failed.is_refused() && self.end.window.wait(before, &wait) => {
-                    wait.looked_until_now();
-                    message = failed.message;
+            match self.begin_within(message, patience.wait.part())?.wait() {
+                Err(mut failed) if failed.is_refused() => {
+                    match self.end.window.wait(before, &patience.wait) {
+                        Ok(true) => {
+                            patience.wait.looked_until_now();
+                            message = failed.message;
+                        }
+                        // That it was refused says more than that its time is over.
+                        Ok(false) => return Err(failed),
+                        Err(withdrawn) => {
+                            failed.error = withdrawn;
+                            return Err(failed);
+                        }
+                    }
                 }
-                Err(failed) if again && failed.may_wait_on() => {
-                    (wait, message) = (patience(&self.end.client, timeout).0, failed.message);
+                // Where nobody saw it.
+                Err(failed) if failed.delivered == Delivered::No && patience.goes_on(&failed.error) => {
+                    message = failed.message;
                 }
                 outcome => return outcome,
             }
@@ -137,7 +160,7 @@ impl Pipe {
         message: Message,
         timeout: Timeout,
     ) -> std::result::Result<Writing, Box<WriteFailed>> {
-        self.begin_within(message, patience(&self.end.client, timeout).0)
+        self.begin_within(message, Patience::of(&self.end.client, timeout).wait)
     }
 
     fn begin_within(
@@ -171,7 +194,7 @@ impl End {
         let deadline_ms = wait.deadline_ms();
         let request =
             v1::PipeWriteRequest { pipe: self.id, sequence: *written + 1, message: encoded, deadline_ms };
-        let asked = self.connection.ask(SessionKind::PipeWrite, &request, wait)?;
+        let asked = self.connection.ask(SessionKind::PipeWrite, &request, None)?;
         *written += 1;
         Ok(asked)
     }
@@ -181,9 +204,14 @@ impl Writing {
     /// Waits until the other end has read the message.
     ///
     /// # Errors
-    /// As [`Pipe::write`].
+    /// As [`Pipe::write`]; [`Error::Forked`] in a child of the process.
     pub fn wait(mut self) -> std::result::Result<Message, Box<WriteFailed>> {
         let message = self.message.take().unwrap_or_default();
+        if self.end.origin.is_child() {
+            // The answer is the parent's, and so is the socket that it comes by.
+            let (error, delivered) = (Error::Forked, Delivered::Unknown);
+            return Err(Box::new(WriteFailed { message, error, delivered }));
+        }
         let reply: Result<v1::PipeWriteResponse> =
             self.end.connection.answer(&self.asked, &self.wait, Late::Nothing);
         match reply {
@@ -230,11 +258,6 @@ impl WriteFailed {
     fn is_refused(&self) -> bool {
         self.delivered == Delivered::No && self.error.reason() == Some(Reason::LimitExceeded)
     }
-
-    /// Returns whether it was only the sidecar's longest deadline that was over, and nobody saw the message.
-    fn may_wait_on(&self) -> bool {
-        self.delivered == Delivered::No && self.error.reason() == Some(Reason::DeadlineExceeded)
-    }
 }
 
 impl fmt::Debug for WriteFailed {
@@ -259,5 +282,24 @@ impl fmt::Display for WriteFailed {
 impl std::error::Error for WriteFailed {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::Cancel;
+
+    #[test]
+    fn a_wait_for_others_to_be_read_is_withdrawn_and_is_over_with_its_time() {
+        let (window, cancel) = (Window::default(), Cancel::new());
+        window.begin();
+        let wait = |time| Wait::new(time, None, Some(cancel.clone()));
+        assert!(matches!(window.wait(window.ended(), &wait(Duration::ZERO)), Ok(false)));
+        assert!(matches!(window.wait(window.ended() + 1, &wait(Duration::MAX)), Ok(true)), "one has ended");
+        cancel.cancel();
+        for time in [Duration::MAX, Duration::ZERO] {
+            assert!(matches!(window.wait(window.ended(), &wait(time)), Err(Error::Withdrawn)));
+        }
     }
 }

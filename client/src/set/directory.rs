@@ -66,7 +66,7 @@ pub enum DirectoryError {
         wanted: u64,
     },
     /// Rows that a sidecar was writing when it ended, or its disk failed.
-    #[error("{}: {rows} rows from {first} on of leaf {leaf} may be of two commits; write them again", path.display())]
+    #[error("{}: {rows} rows from {first} on of leaf {leaf} may be of two commits; open the set in its sidecar and write them again", path.display())]
     Torn {
         /// The note of it.
         path: PathBuf,
@@ -77,6 +77,24 @@ pub enum DirectoryError {
         /// Number of rows.
         rows: u64,
     },
+    /// A commit that the sidecar of a mutable set began and did not end.
+    #[error("{}: a commit to {rows} rows from {first} on was begun and not ended; open the set in its sidecar and write them again", path.display())]
+    Unfinished {
+        /// The note of it.
+        path: PathBuf,
+        /// The first row.
+        first: u64,
+        /// Number of rows.
+        rows: u64,
+    },
+    /// Commits of a mutable set that a loss of power may have kept from the files of its leaves.
+    #[error("{}: commits from version {version} on are in it, and may be missing in the files; open the set in its sidecar, or flush it", path.display())]
+    Journaled {
+        /// The journal.
+        path: PathBuf,
+        /// Version that the first one made.
+        version: u64,
+    },
     /// A file or directory is something else: a link, a device, ...
     #[error("{} is no plain {wanted} (links are not followed); copy what it stands for", path.display())]
     NotPlain {
@@ -85,11 +103,13 @@ pub enum DirectoryError {
         /// Kind that it should be.
         wanted: &'static str,
     },
-    /// Somebody writes to a file while it is read.
-    #[error("{} changed while it was read, so nothing was published; put the set when nobody writes to it", path.display())]
+    /// Somebody wrote to a file while the set was read: what was read may be of two states.
+    #[error("{} {what} while the set was read; nothing was published, put it when nobody writes to it", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
+        /// Change in words, such as `was written to` or `became shorter`.
+        what: &'static str,
     },
     /// A type or shape that no tensor has.
     #[error("{}: {what}", path.display())]
@@ -98,6 +118,14 @@ pub enum DirectoryError {
         path: PathBuf,
         /// Description of what is wrong with it.
         what: String,
+    },
+    /// Two keys of one level, whose file or directory is one: each would be read as the other.
+    #[error("{} is that of the key {:?} and of the key {:?}; rename one, and save the set again by tensordict 0.15", path.display(), keys[0], keys[1])]
+    OneFile {
+        /// The file or directory.
+        path: PathBuf,
+        /// Keys that it is meant by.
+        keys: [String; 2],
     },
     /// A key whose file would have a longer name than file systems take.
     #[error("the key {key:?} is too long for the name of a file (255 bytes)")]

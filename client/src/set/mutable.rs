@@ -3,6 +3,7 @@
 //! ```text
 //!   create_set ──SetCreate──> sidecar        reference ──> any process of the exchange ── open_mutable_set
 //!   read    ──SetRead──>   a tensor for each leaf, of one version: only these rows travel
+//!   map     ──SetRead──>   the same where the rows lie: nothing is copied, and commits to them wait
 //!   write   puts the rows, ──SetCommit──> all of them in one step, or none
 //! ```
 //! Rows lie in the arena of the sidecar, or in files that tensordict opens: [`SetFiles`].
@@ -16,7 +17,8 @@ use bytes::Bytes;
 use tensorlane_proto::encoded;
 use tensorlane_proto::frame::{MUTABLE_SETS_SINCE, SET_SNAPSHOTS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Reference, Selection, Shape};
+use tensorlane_proto::ledger::RetryId;
+use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Reference, Selection, Shape, Transport};
 
 use crate::client::Client;
 use crate::connection::Connection;
@@ -54,8 +56,8 @@ pub struct SetFiles {
     pub directory: String,
     /// Takes a directory that is there, with its layout and rows. Where leaves are given and none is there, it is made.
     pub open: bool,
-    /// Durability of its commits.
-    pub durability: Durability,
+    /// Durability of its commits. Without one, that of a set that is opened, and [`Durability::Process`] for one that is made.
+    pub durability: Option<Durability>,
 }
 
 /// A mutable set, opened.
@@ -83,6 +85,13 @@ pub enum Place {
     Extend,
 }
 
+/// Terms of a commit. `None` and `Some(version)` stand for those that expect no version, or that one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitOptions {
+    expects: Option<u64>,
+    retry_id: Option<RetryId>,
+}
+
 /// A commit that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
@@ -90,6 +99,45 @@ pub struct Committed {
     pub version: u64,
     /// The first row that it wrote.
     pub first: u64,
+}
+
+// === impl Rows ===
+
+impl Rows {
+    /// Returns whether the rows are mapped where their set has them, so that commits to them wait; false for a copy.
+    pub fn is_mapped(&self) -> bool {
+        let is_mapped =
+            |tensor: &Tensor| !tensor.copied() && tensor.moved().transport == Some(Transport::Local);
+        self.leaves.iter().all(|(_, tensor)| is_mapped(tensor))
+    }
+}
+
+// === impl CommitOptions ===
+
+impl CommitOptions {
+    /// A commit on top of any version.
+    pub const fn new() -> Self {
+        Self { expects: None, retry_id: None }
+    }
+
+    /// Version that the set must have.
+    #[must_use]
+    pub const fn expects(self, version: u64) -> Self {
+        Self { expects: Some(version), ..self }
+    }
+
+    /// Names the commit in case it is repeated, by 16 random bytes. A repeat of one that was made writes nothing and is answered with
+    /// its version; rows and bytes are not compared. A set remembers its last 1,024 commits.
+    #[must_use]
+    pub const fn retry_id(self, id: RetryId) -> Self {
+        Self { retry_id: Some(id), ..self }
+    }
+}
+
+impl From<Option<u64>> for CommitOptions {
+    fn from(expects: Option<u64>) -> Self {
+        Self { expects, ..Self::new() }
+    }
 }
 
 // === impl SetSpec ===
@@ -108,10 +156,18 @@ impl SetSpec {
         self
     }
 
-    /// Lets workloads of other peers write, too: `rollout-*` stands for all whose names begin so.
+    /// Lets workloads of other peers write, too: `rollout-*` stands for all whose names begin so. A set that is opened has its own;
+    /// others that are given are refused.
     #[must_use]
     pub fn writers(mut self, patterns: &[&str]) -> Self {
         self.0.writers.extend(patterns.iter().map(|pattern| (*pattern).to_owned()));
+        self
+    }
+
+    /// Has the rows of each leaf lie in one piece of the arena, so that they can be mapped. The room for all of them is taken at once.
+    #[must_use]
+    pub fn contiguous(mut self) -> Self {
+        self.0.contiguous = true;
         self
     }
 
@@ -119,9 +175,10 @@ impl SetSpec {
     #[must_use]
     pub fn files(mut self, files: &SetFiles) -> Self {
         let durability = match files.durability {
-            Durability::None => v1::SetDurability::None,
-            Durability::Process => v1::SetDurability::Process,
-            Durability::Disk => v1::SetDurability::Disk,
+            None => v1::SetDurability::Unspecified,
+            Some(Durability::None) => v1::SetDurability::None,
+            Some(Durability::Process) => v1::SetDurability::Process,
+            Some(Durability::Disk) => v1::SetDurability::Disk,
         };
         self.0.files = Some(v1::SetFiles {
             directory: files.directory.clone(),
@@ -170,22 +227,26 @@ impl Client {
     ///
     /// # Errors
     /// NAME_TAKEN, also for a directory that is there; NEVER_FITS, INVALID_ARGUMENT; on files NO_STORAGE, STORAGE_FULL,
-    /// STORAGE_FAILED, UNSUPPORTED_FORMAT and SET_MISMATCH of a directory that is opened; or what ended the call.
+    /// STORAGE_FAILED, UNSUPPORTED_FORMAT, and SET_MISMATCH of a directory that is opened, also by other writers or another durability
+    /// than its set has; or what ended the call.
     pub fn create_set(&self, spec: &SetSpec) -> Result<MutableSet> {
         let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetCreateRequest { spec: Some(spec.0.clone()) };
         let reply: v1::SetCreateResponse =
             connection.call(SessionKind::SetCreate, &request, &wait, Late::Nothing)?;
         let set = self.opened(reply.set)?;
-        let is_on_files = |spec: &v1::SetSpec| spec.files.is_some();
-        if is_on_files(&spec.0) && !set.info.spec.as_ref().is_some_and(is_on_files) {
-            // An earlier sidecar does not know the word, and has made a set in memory.
-            self.drop_set(set.reference())?;
-            let what =
-                "the sidecar is of an earlier release and has no sets on files; use one of this release";
-            return Err(Failure::new(Reason::Unsupported, what).into());
-        }
-        Ok(set)
+        let made = set.info.spec.as_ref();
+        let lacks = |is: fn(&v1::SetSpec) -> bool| is(&spec.0) && !made.is_some_and(is);
+        // An earlier sidecar does not know the word, and has made a set in bands of memory.
+        let lacking = match () {
+            () if lacks(|spec| spec.files.is_some()) => "sets on files",
+            () if lacks(|spec| spec.contiguous) => "contiguous sets",
+            () => return Ok(set),
+        };
+        self.drop_set(set.reference())?;
+        let what =
+            format!("the sidecar is of an earlier release and has no {lacking}; use one of this release");
+        Err(Failure::new(Reason::Unsupported, what).into())
     }
 
     /// Opens a mutable set by its reference, its name at this peer, or `peer/name`.
@@ -298,12 +359,27 @@ impl MutableSet {
     /// SELECTION_OUT_OF_RANGE, SET_MISMATCH for a key that is not there, ARENA_FULL, OWNER_LOST, or what ended the
     /// call.
     pub fn read(&self, keys: &[&str], rows: &Selection) -> Result<Rows> {
+        self.read_or_map(keys, rows, false)
+    }
+
+    /// Reads rows as they lie, in the pod of a contiguous set: nothing is copied. Until the tensors are dropped the rows stay what they
+    /// are, and commits to them wait. Elsewhere, and of rows that are no range of neighbours, it is a copy, as a read:
+    /// [`Rows::is_mapped`] says which.
+    ///
+    /// # Errors
+    /// As [`MutableSet::read`].
+    pub fn map(&self, keys: &[&str], rows: &Selection) -> Result<Rows> {
+        self.read_or_map(keys, rows, true)
+    }
+
+    fn read_or_map(&self, keys: &[&str], rows: &Selection, map: bool) -> Result<Rows> {
         let (connection, wait) = self.client.with_mutable_sets()?;
         let request = v1::SetReadRequest {
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             set: self.info.reference.clone(),
             rows: selected(rows),
             deadline_ms: wait.deadline_ms(),
+            map,
         };
         let reply: encoded::AcquireResponse =
             connection.call(SessionKind::SetRead, &request, &wait, Late::Acquired)?;
@@ -318,7 +394,8 @@ impl MutableSet {
         Ok(Rows { version, leaves: leaves.collect::<Result<_>>()? })
     }
 
-    /// Writes rows: those of all leaves that are given, in one step, or nothing. The bytes are packed, row-major.
+    /// Writes rows: those of all leaves that are given, in one step, or nothing. The bytes are packed, row-major. A commit whose answer
+    /// was lost, with the session or its deadline, is repeated safely by its [`CommitOptions::retry_id`].
     ///
     /// # Errors
     /// VERSION_CHANGED where the version is not the expected one, SET_MISMATCH with the key, SELECTION_OUT_OF_RANGE,
@@ -328,7 +405,7 @@ impl MutableSet {
         place: &Place,
         count: u64,
         leaves: &BTreeMap<&str, &[u8]>,
-        expects: Option<u64>,
+        options: impl Into<CommitOptions>,
     ) -> Result<Committed> {
         let put = |(key, bytes): (&&str, &&[u8])| {
             let descriptor = self.descriptor(key, count)?;
@@ -338,7 +415,7 @@ impl MutableSet {
         let stored = leaves.iter().map(put).collect::<Result<Vec<_>>>()?;
         let staged: Vec<_> =
             stored.iter().map(|(key, stored)| (key.clone(), stored.reference().clone())).collect();
-        self.commit(place, &staged, expects)
+        self.commit(place, &staged, options)
     }
 
     /// Writes rows that were put before, of each leaf one tensor. Their leases must be kept until this returns.
@@ -349,8 +426,10 @@ impl MutableSet {
         &self,
         place: &Place,
         staged: &[(String, Reference)],
-        expects: Option<u64>,
+        options: impl Into<CommitOptions>,
     ) -> Result<Committed> {
+        let CommitOptions { expects, retry_id } = options.into();
+        let retry_id = retry_id.unwrap_or_else(|| self.client.retry_id());
         let (connection, wait) = self.client.with_mutable_sets()?;
         let part = |(key, reference): &(String, Reference)| v1::SetPart {
             key: key.clone(),
@@ -366,7 +445,7 @@ impl MutableSet {
             rows,
             extend,
             expects_version: expects,
-            retry_id: Bytes::copy_from_slice(&self.client.retry_id().0),
+            retry_id: Bytes::copy_from_slice(&retry_id.0),
             deadline_ms: wait.deadline_ms(),
         };
         let reply: v1::SetCommitResponse =

@@ -171,7 +171,7 @@ impl<'a> Acquiring<'a> {
             wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
             host: self.memory == Memory::Host,
         };
-        let call = connection.ask(SessionKind::Acquire, &request, &wait)?;
+        let call = connection.ask(SessionKind::Acquire, &request, Some(&wait))?;
         self.wait.follows(&wait);
         Ok(Requested { call, wait })
     }

@@ -2,6 +2,7 @@
 
 use std::vec;
 
+use tensorlane_proto::Reference;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 
@@ -10,6 +11,7 @@ use crate::describe::{Description, Listed};
 use crate::error::Result;
 use crate::late::Late;
 use crate::target::Target;
+use crate::tensor::Tensor;
 use crate::wire;
 
 impl Client {
@@ -19,6 +21,20 @@ impl Client {
     /// The sidecar's refusal (NOT_FOUND, OWNER_LOST, ...), or what ended the call.
     pub fn describe(&self, target: impl Into<Target>) -> Result<Description> {
         wire::single(self.describe_many(&[target.into()])?)?
+    }
+
+    /// The reference of a leased tensor. None for a part of one, and for what another connection leases.
+    ///
+    /// # Errors
+    /// What ended the call.
+    pub fn reference_of(&self, tensor: &Tensor) -> Result<Option<Reference>> {
+        let lease = tensor.lease();
+        if !lease.is_of(&self.connection(&self.wait(None))?) {
+            return Ok(None);
+        }
+        let known = self.describe(Target::Id(lease.id()))?;
+        let is_whole = known.descriptor.layout == tensor.descriptor().layout;
+        Ok(is_whole.then_some(known.reference))
     }
 
     /// Descriptions of many tensors, each with a result of its own, in order.

@@ -14,11 +14,11 @@ use crate::target::Target;
 use crate::tensor::Lease;
 use crate::wire;
 
-/// A name to give, beside others.
+/// A name to give or to take away, beside others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Naming {
-    /// A tensor of this peer.
-    pub target: Target,
+    /// A tensor of this peer; none takes the name away from the tensor that has it.
+    pub target: Option<Target>,
     /// The name.
     pub name: String,
     /// The tensor that must have the name at present; none if the name must be free.
@@ -44,8 +44,8 @@ impl Client {
         wire::done(wire::single(reply.results)?)
     }
 
-    /// Gives names to tensors of this peer in one step: all of them, or none. Whoever looks sees all names before, or all after
-    /// it. At most 65,536 names in 16 MiB with what they replace.
+    /// Gives names to tensors of this peer, and takes names away, in one step: all of them, or none. Whoever looks sees all names
+    /// before, or all after it. At most 65,536 names in 16 MiB with what they replace.
     ///
     /// # Errors
     /// The sidecar's refusal of any of them (NAME_TAKEN, NAME_CHANGED, ...): then no name has changed. Or what ended the call.
@@ -53,7 +53,7 @@ impl Client {
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
         let item = |naming: &Naming| v1::NameItem {
-            target: Some(naming.target.to_message(connection.sidecar())),
+            target: naming.target.as_ref().map(|target| target.to_message(connection.sidecar())),
             name: naming.name.clone(),
             replaces: naming.replaces.as_ref().map(Reference::encode).unwrap_or_default(),
         };

@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     /// Told when the budget, the pool or the populator's work changes.
     changed: Condvar,
     on_room: Arc<dyn Fn() + Send + Sync>,
+    on_lingering: Arc<dyn Fn() + Send + Sync>,
     populate: Arc<dyn Populate>,
     /// Channel by which segments go to be unmapped, so that no caller's drop pays for it.
     reaper: Mutex<Option<Sender<Arc<SegmentHandle>>>>,
@@ -94,6 +95,7 @@ impl Arena {
             state: Mutex::new(State::new(limits, left.iter().map(|one| one.bytes).sum())),
             changed: Condvar::new(),
             on_room,
+            on_lingering: options.on_lingering,
             populate: options.populate,
             reaper: Mutex::new(Some(to_reaper)),
         });
@@ -212,6 +214,9 @@ impl Shared {
     /// Notes that our own map and descriptor of a segment are gone.
     fn memory_gone(&self, segment: u32) {
         let settled = self.state.lock().memory_gone(segment);
+        if matches!(settled, Settled::Waits) {
+            (self.on_lingering)();
+        }
         self.follow(settled);
     }
 

@@ -110,6 +110,9 @@ pub struct ArenaOptions {
     /// A process that kept its map and closed its witness nevertheless could then damage what is not its own;
     /// without this it could not.
     pub take_over: bool,
+    /// Called when a segment's last way out is that somebody unmaps it ([`Arena::lingering`](super::Arena::lingering)): on the
+    /// arena's own thread, and under no lock of the arena.
+    pub on_lingering: Arc<dyn Fn() + Send + Sync>,
     /// Starter of the arena's three threads.
     pub start_thread: StartThread,
 }
@@ -126,6 +129,7 @@ impl ArenaOptions {
             populate: Arc::new(Fallocate),
             witness_dir: None,
             take_over: true,
+            on_lingering: Arc::new(|| {}),
             start_thread: plainly(),
         }
     }

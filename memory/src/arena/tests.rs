@@ -12,6 +12,7 @@ use crate::testing::{spawned, until};
 use crate::view::{View, WriteView};
 
 mod balance;
+mod growth;
 mod populating;
 mod room;
 
@@ -210,6 +211,24 @@ fn the_segments_of_a_session_that_ended_are_retired_until_every_witness_is_at_it
     drop(of_reader);
     all_is_free(&arena);
     assert_eq!(arena.usage().populated, 0);
+}
+
+#[test]
+fn a_segment_that_waits_only_to_be_unmapped_is_told_however_late_its_last_block_goes() {
+    let (tells, told) = std::sync::mpsc::channel();
+    let on_lingering = Arc::new(move || tells.send(()).unwrap());
+    let arena = start(ArenaOptions { on_lingering, ..options(8 << 20, 1 << 20) });
+    let block = put(&arena, 1, 1000).unwrap();
+    let of_reader = arena.witness(block.segment_id(), 2).unwrap();
+    let segment = block.segment_id();
+    arena.session_ended(1);
+    assert!(told.try_recv().is_err() && arena.lingering().is_empty());
+    drop(block);
+    told.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+    assert_eq!(arena.lingering(), [(2, segment)]);
+    drop(of_reader);
+    all_is_free(&arena);
+    assert!(told.try_recv().is_err(), "nobody is asked for what is gone");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //!   oldest that may be there upwards (`drop_oldest`), or from the newest downwards (`latest`), and takes the first one that it can
 //!   hold ([`super::holds`]). Entries that it could not hold never come back, so it goes on behind them.
 //! - Where readers hold every slot, the message is written to a spare slot that nobody reads, and is dropped. Its sequence is gone.
+//! - A cursor that lies stops nobody. A hold counts where it names what lies in the slot, and for as many slots as a reader may hold.
 //! - A message waits for nobody and costs no allocation: the writer looks at the holds of each reader, which lie in one line.
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use super::holds::{self, Fence};
 use super::reader::{Inner, Mark, damaged, end_of};
 use super::region::Shared;
-use super::shape::{HOLDS, RingShape, cursor, entry, ring};
+use super::shape::{HOLDS, cursor, entry, ring};
 use super::writer::{List, Reader};
 use super::{
     CursorState, Deadline, First, Message, Policy, Published, Read, ReadError, RingReader, RingReaders,
@@ -44,6 +45,13 @@ pub(super) struct Progress {
 #[derive(Debug, Default)]
 pub(super) struct Holds(u32);
 
+/// Round of a writer through all slots: the first one withdraws every entry, and the second one finds all of them withdrawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Round {
+    First,
+    Second,
+}
+
 /// A look at a position.
 enum Look {
     /// No message is there any more, or none ever was.
@@ -69,10 +77,32 @@ impl Progress {
     }
 }
 
+// === impl Round ===
+
+impl Round {
+    /// Both, in order.
+    pub(super) const BOTH: [Self; 2] = [Self::First, Self::Second];
+}
+
 // === impl RingReader ===
 
 impl RingReader {
-    /// As [`Self::read`], in a ring that drops.
+    /// Goes on, before the first read, with the message `next` of what another reader of the same channel has read. Returns how many
+    /// from there on cannot be had: they count as dropped. In a ring that drops, what is below is passed over and does not count; in
+    /// another one it comes once more, and is given back as any message.
+    pub fn resume(&mut self, next: u64) -> u64 {
+        let dropped = self.mark().next.saturating_sub(next);
+        if dropped > 0 {
+            self.progress.dropped = dropped;
+            self.inner.cursor.store64(cursor::DROPPED, dropped);
+        } else if self.inner.shape.policy().drops() {
+            self.progress.sequence = next;
+            self.inner.cursor.store64(cursor::NEXT, next);
+        }
+        dropped
+    }
+
+    /// As [`Self::read`], in a ring that drops or evicts.
     pub(super) fn read_dropping(
         &mut self,
         deadline: Deadline,
@@ -92,10 +122,12 @@ impl RingReader {
             let is_there = head > self.progress.position;
             let held = inner.holds.lock().count();
             if held >= inner.hold && (is_there || state == Some(RingState::Open)) {
+                self.check_passed_over(head)?;
                 return Err(ReadError::HoldLimit { hold: inner.hold });
             }
             if is_there {
                 if let Some(message) = self.find(head)? {
+                    self.check_next(message.sequence)?;
                     return Ok(self.tell(message));
                 }
                 // What was not there is not coming back.
@@ -107,6 +139,7 @@ impl RingReader {
             }
             if let Some(end) = end_of(state, self.progress.sequence)? {
                 let written = inner.ring.load64(ring::WRITTEN);
+                self.check_next(written)?;
                 return Ok(self.miss(written).unwrap_or(end));
             }
             inner.sleep(events, self.progress.position, deadline, stop)?;
@@ -178,6 +211,28 @@ impl RingReader {
         let (inner, layout) = (Arc::clone(inner), Arc::clone(&self.layout.1));
         self.progress.position = position.wrapping_add(1);
         Ok(Some(Message { inner, sequence, view, layout, held_by: Some(index) }))
+    }
+
+    /// Checks that the message that comes next is there still, without a hold: a reader at its limit may be evicted, too, and whoever
+    /// marks its cursor may come later than the writer has gone on.
+    fn check_passed_over(&self, head: u64) -> Result<(), ReadError> {
+        let (inner, progress) = (&self.inner, &self.progress);
+        if head <= progress.position {
+            return Ok(());
+        }
+        let lowest = progress.position.max(head.saturating_sub(u64::from(inner.shape.slots())));
+        let there = (lowest..head).filter(|position| inner.is_at(*position));
+        let next = there.map(|position| inner.sequence(position)).min();
+        self.check_next(next.unwrap_or(u64::MAX))
+    }
+
+    /// Checks that no message was missed before a sequence in a ring that evicts. Its writer goes on without the readers that it evicts,
+    /// and without those alone; the word of it may still be on its way.
+    fn check_next(&self, sequence: u64) -> Result<(), ReadError> {
+        match self.inner.shape.evicts() && sequence > self.progress.sequence {
+            true => Err(ReadError::Evicted),
+            false => Ok(()),
+        }
     }
 
     /// Tells of a message, or first of those that were missed before it.
@@ -267,17 +322,23 @@ impl RingWriter {
     /// second round nothing is there that they could take, so what is held then was held all the time.
     pub(super) fn take_slot(&mut self) {
         let (shape, ring) = (self.shape, &self.ring);
-        let mut list = self.readers.list.lock();
+        let list = &mut *self.readers.list.lock();
         list.readers.retain(Reader::is_attached);
         self.is_dropped = true;
-        for _ in 0..2 * u64::from(shape.slots()) {
-            let entry = shape.entry(self.head, entry::POSITION);
-            let is_held = || list.holds(&shape, shape.slot(self.head));
-            if holds::withdraw(&Fence, || ring.store64(entry, 0), is_held) {
-                self.is_dropped = false;
-                return;
+        for round in Round::BOTH {
+            list.begin(round);
+            for _ in 0..shape.slots() {
+                let (entry, last) = (
+                    shape.entry(self.head, entry::POSITION),
+                    ring.load64(shape.entry(self.head, entry::LAST)),
+                );
+                let is_held = || list.holder(last, shape.most_held()).is_some();
+                if holds::withdraw(&Fence, || ring.store64(entry, 0), is_held) {
+                    self.is_dropped = false;
+                    return;
+                }
+                self.head += 1;
             }
-            self.head += 1;
         }
     }
 
@@ -310,18 +371,29 @@ impl RingWriter {
 // === impl List ===
 
 impl List {
-    /// Returns whether some reader holds what lies in a slot.
-    pub(super) fn holds(&self, shape: &RingShape, slot: u64) -> bool {
-        self.readers.iter().any(|reader| is_held_by(&reader.cursor, shape, slot))
+    /// A round through all slots begins.
+    pub(super) fn begin(&mut self, round: Round) {
+        let held = match round {
+            Round::First => None,
+            Round::Second => Some(0),
+        };
+        self.readers.iter_mut().for_each(|reader| reader.held = held);
+    }
+
+    /// A reader that holds the message of a slot, and whether it is evicted: one that is not, if there is one. `last` is the message's
+    /// position plus 1, or 0 for none.
+    pub(super) fn holder(&mut self, last: u64, most: u32) -> Option<(bool, u64)> {
+        let holders = self.readers.iter_mut().filter_map(|reader| {
+            let holds = reader.holds(last, most);
+            holds.then_some((reader.evicted, reader.id))
+        });
+        holders.min()
     }
 }
 
-/// Returns whether a cursor says that its reader holds what lies in a slot.
-pub(super) fn is_held_by(cursor: &Shared, shape: &RingShape, slot: u64) -> bool {
-    (0..HOLDS).any(|index| {
-        let hold = cursor.load64(cursor::hold(index));
-        hold != 0 && shape.slot(hold - 1) == slot
-    })
+/// Returns whether a cursor says that its reader holds the message of that position plus 1.
+pub(super) fn is_held_by(cursor: &Shared, last: u64) -> bool {
+    last != 0 && (0..HOLDS).any(|index| cursor.load64(cursor::hold(index)) == last)
 }
 
 // === impl Reader ===
@@ -329,6 +401,17 @@ pub(super) fn is_held_by(cursor: &Shared, shape: &RingShape, slot: u64) -> bool 
 impl Reader {
     fn is_attached(&self) -> bool {
         self.cursor.load32(cursor::STATE) == CursorState::Attached as u32
+    }
+
+    /// Returns whether it holds a message, as far as it may. In a second round it can take nothing more: whoever holds more slots there
+    /// than `most` has a cursor that lies, and those beyond are not its own.
+    fn holds(&mut self, last: u64, most: u32) -> bool {
+        if !is_held_by(&self.cursor, last) {
+            return false;
+        }
+        let Some(held) = &mut self.held else { return true };
+        *held = held.saturating_add(1);
+        *held <= most
     }
 }
 

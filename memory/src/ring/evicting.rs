@@ -6,15 +6,16 @@
 //! - Whether all have read what lies in a slot is looked at under the lock of the list, and its entry is withdrawn there. So a reader
 //!   that attaches was looked at, or does not find that message.
 //! - Where every slot is held, the writer sleeps on the cursor of one holder, and looks at all again after a quarter of a second.
+//! - An eviction is the writer's own word: a cursor that takes it back is not believed, and holds no more slots than a reader may.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::dropping::is_held_by;
+use super::dropping::Round;
 use super::holds::{self, Fence};
-use super::shape::{RingShape, entry};
-use super::writer::{Lacks, Laggard, List, Used};
+use super::shape::entry;
+use super::writer::{Lacks, Laggard, Used};
 use super::{ClaimError, Deadline, RingReaders, RingWriter};
 
 /// Eviction of readers that hold the writer up.
@@ -34,8 +35,8 @@ impl fmt::Debug for Eviction {
 // === impl RingWriter ===
 
 impl RingWriter {
-    /// From now on a reader for which a claim has waited so long is given to `evict`, once, which has its cursor marked as evicted and
-    /// does not wait for that. Only of a ring that evicts.
+    /// From now on a reader for which a claim has waited so long is evicted, as by [`RingReaders::evict`]. It is given to `evict`, once,
+    /// which has its cursor marked as evicted and does not wait for that. Only of a ring that evicts.
     pub fn evict_after(&mut self, after: Duration, evict: impl Fn(u64) + Send + Sync + 'static) {
         self.eviction = Some(Eviction { after, evict: Box::new(evict) });
     }
@@ -60,74 +61,72 @@ impl RingWriter {
         let (floor, read) = last_use.map_or((0, 0), |used| (used.position + 1, used.sequence + 1));
         loop {
             let mut held = None;
-            for _ in 0..shape.slots() {
-                let word = |word| shape.entry(self.head, word);
-                let needed = match self.ring.load64(word(entry::POSITION)) {
-                    0 => read,
-                    _ => read.max(self.ring.load64(word(entry::SEQUENCE)) + 1),
-                };
-                if let Some(laggard) = list.behind(needed, self.sequence) {
-                    return Some(laggard);
+            for round in Round::BOTH {
+                // What every reader has read, and is held in the second round, was held all the time.
+                list.begin(round);
+                held = None;
+                for _ in 0..shape.slots() {
+                    let word = |word| shape.entry(self.head, word);
+                    let needed = match self.ring.load64(word(entry::POSITION)) {
+                        0 => read,
+                        _ => read.max(self.ring.load64(word(entry::SEQUENCE)) + 1),
+                    };
+                    if let Some(laggard) = list.behind(needed, self.sequence) {
+                        return Some(laggard);
+                    }
+                    let (last, mut holder) = (self.ring.load64(word(entry::LAST)), None);
+                    let is_held = || {
+                        holder = list.holder(last, shape.most_held());
+                        holder.is_some()
+                    };
+                    if holds::withdraw(&Fence, || self.ring.store64(word(entry::POSITION), 0), is_held) {
+                        self.withdraw_below(floor);
+                        return None;
+                    }
+                    // One that may let go by itself is better waited for than one that is evicted.
+                    let found = holder.map(|(evicted, id)| (evicted, id, self.head));
+                    held = [held, found].into_iter().flatten().min();
+                    self.head += 1;
                 }
-                let mut holder = None;
-                let is_held = || {
-                    holder = list.holder(&shape, shape.slot(self.head));
-                    holder.is_some()
-                };
-                if holds::withdraw(&Fence, || self.ring.store64(word(entry::POSITION), 0), is_held) {
-                    self.withdraw_below(floor);
-                    return None;
-                }
-                // One that may let go by itself is better waited for than one that is evicted.
-                let found = holder.map(|(evicted, id)| (evicted, id, self.head));
-                held = [held, found].into_iter().flatten().min();
-                self.head += 1;
             }
             if let Some((_, id, position)) = held
                 && let Some(reader) = list.readers.iter_mut().find(|reader| reader.id == id)
             {
-                let sequence = self.ring.load64(shape.entry(position, entry::SEQUENCE));
-                return Some(reader.laggard(sequence, Lacks::Slot(shape.slot(position))));
+                let word = |word| self.ring.load64(shape.entry(position, word));
+                return Some(reader.laggard(word(entry::SEQUENCE), Lacks::Hold(word(entry::LAST))));
             }
             // It has gone meanwhile, and holds nothing any more.
         }
     }
 
-    /// Has a reader evicted if it is time. The moment at which it will be, if that is still to come.
-    pub(super) fn evict_in_time(&self, laggard: &Laggard) -> Option<Instant> {
-        let eviction = self.eviction.as_ref().filter(|_| self.shape.evicts() && !laggard.evicting)?;
-        let due = laggard.since.checked_add(eviction.after)?;
-        if Instant::now() < due {
-            return Some(due);
+    /// Evicts a reader if it is time, and returns whether it did.
+    pub(super) fn evict_in_time(&self, laggard: &Laggard) -> bool {
+        let Some(eviction) = self.eviction.as_ref() else { return false };
+        let is_due = self.evicts_at(laggard).is_some_and(|due| due <= Instant::now());
+        if !is_due || !self.readers.evict(laggard.id) {
+            return false;
         }
-        self.readers.note_evicting(laggard.id);
         (eviction.evict)(laggard.id);
-        None
+        true
+    }
+
+    /// The moment at which a reader is evicted that is waited for, if it is to be.
+    pub(super) fn evicts_at(&self, laggard: &Laggard) -> Option<Instant> {
+        let eviction = self.eviction.as_ref().filter(|_| self.shape.evicts() && !laggard.evicted)?;
+        laggard.since.checked_add(eviction.after)
     }
 }
 
 // === impl RingReaders ===
 
 impl RingReaders {
-    /// Returns whether a reader is attached, and may be evicted.
-    #[must_use]
-    pub fn may_evict(&self, id: u64) -> bool {
-        let list = self.list.lock();
-        self.shape.evicts() && list.readers.iter().any(|reader| reader.id == id && !reader.evicted)
-    }
-
-    fn note_evicting(&self, id: u64) {
+    /// Evicts a reader: its writer waits for it no longer, whatever its cursor says. Whoever calls it has that marked. Returns whether
+    /// it was attached, and could be evicted.
+    pub fn evict(&self, id: u64) -> bool {
         let mut list = self.list.lock();
-        list.readers.iter_mut().filter(|reader| reader.id == id).for_each(|reader| reader.evicting = true);
-    }
-}
-
-// === impl List ===
-
-impl List {
-    /// A reader that holds what lies in a slot, and whether it is evicted: one that is not, if there is one.
-    fn holder(&self, shape: &RingShape, slot: u64) -> Option<(bool, u64)> {
-        let holders = self.readers.iter().filter(|reader| is_held_by(&reader.cursor, shape, slot));
-        holders.map(|reader| (reader.evicted, reader.id)).min()
+        let mut readers = list.readers.iter_mut().filter(|reader| reader.id == id && !reader.evicted);
+        let Some(reader) = readers.next().filter(|_| self.shape.evicts()) else { return false };
+        reader.evicted = true;
+        true
     }
 }

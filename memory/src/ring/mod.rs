@@ -21,6 +21,7 @@
 mod dropping;
 mod evicting;
 mod holds;
+mod leaving;
 mod reader;
 mod region;
 mod shape;
@@ -205,7 +206,7 @@ pub fn format_ring(block: &Block, shape: RingShape) -> Result<(), RingError> {
     format_replica(block, shape, 0)
 }
 
-/// The same for a replica of another ring, whose first message has that sequence.
+/// Makes a replica of another ring, whose first message has that sequence.
 ///
 /// # Errors
 /// As [`format_ring`].
@@ -219,7 +220,9 @@ pub fn format_replica(block: &Block, shape: RingShape, first: u64) -> Result<(),
 
 fn clear_ring(region: &Own, shape: RingShape) {
     for slot in 0..shape.slots() {
-        region.store64(shape.entry(u64::from(slot), shape::entry::POSITION), 0);
+        let slot = u64::from(slot);
+        region.store64(shape.entry(slot, shape::entry::POSITION), 0);
+        region.store64(shape.entry(slot, shape::entry::LAST), 0);
     }
     region.store32(ring::VERSION, shape.version());
     region.store32(ring::POLICY, shape.policy() as u32);
@@ -274,6 +277,11 @@ fn lose_ring(region: &Own) {
 
 fn end_ring(region: &Own, state: RingState) {
     region.swap32(ring::STATE, RingState::Open as u32, state as u32);
+    tell_readers(region);
+}
+
+/// Has readers of a ring look again, those that are about to sleep, too.
+fn tell_readers(region: &Own) {
     region.add32(ring::EVENTS);
     region.wake(ring::EVENTS);
 }
@@ -286,26 +294,24 @@ pub fn mark_gone(cursor: &Block) {
 }
 
 fn lose_cursor(region: &Own) {
-    region.store32(cursor::STATE, CursorState::Lost as u32);
-    region.add32(cursor::EVENTS);
-    region.wake(cursor::EVENTS);
+    leaving::lose(region);
 }
 
 /// Says in the cursor of a reader of a ring that it is evicted, unless it has let that go, and wakes both sides.
 pub fn mark_evicted(cursor: &Block, ring: &Block) {
-    if let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) {
-        evict_cursor(&region);
-    }
-    if let Ok(region) = Own::of_block(ring, ring::ENTRIES) {
-        // A reader that is about to sleep looks again within a quarter of a second.
-        region.wake(ring::EVENTS);
+    let regions = (Own::of_block(cursor, CURSOR_BYTES), Own::of_block(ring, ring::ENTRIES));
+    if let (Ok(cursor), Ok(ring)) = regions {
+        evict(&cursor, &ring);
     }
 }
 
+fn evict(cursor: &Own, ring: &Own) {
+    evict_cursor(cursor);
+    tell_readers(ring);
+}
+
 fn evict_cursor(region: &Own) {
-    region.swap32(cursor::STATE, CursorState::Attached as u32, CursorState::Evicted as u32);
-    region.add32(cursor::EVENTS);
-    region.wake(cursor::EVENTS);
+    leaving::evict(region);
 }
 
 /// A ring as it is now, for telling people.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::dropping::{Holds, Progress};
+use super::leaving;
 use super::region::{Own, Shared};
 use super::shape::{self, LAYOUT_BYTES, cursor, entry, ring};
 use super::wait::{self, Counter};
@@ -44,9 +45,12 @@ pub enum ReadError {
     /// The caller's word.
     #[error("the wait was stopped")]
     Stopped,
-    /// The reader was closed here, or by its sidecar.
+    /// The reader was closed here.
     #[error("the reader is closed")]
     Closed,
+    /// The sidecar has ended the reader.
+    #[error("the session of the reader is over")]
+    Ended,
     /// The writer has evicted the reader.
     #[error("the writer has evicted the reader")]
     Evicted,
@@ -150,7 +154,7 @@ impl RingReader {
         Self::over(ring, cursor, shape, first, hold)
     }
 
-    /// The same in the sidecar that made ring and cursor, of one message at a time.
+    /// A reader in the sidecar that made ring and cursor, of one message at a time.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -347,15 +351,18 @@ impl Inner {
         self.check_open().is_err()
     }
 
-    /// Checks that messages may be read: nobody has closed the reader or evicted it.
+    /// Checks that messages may be read: nobody has closed the reader, evicted it or ended it.
     pub(super) fn check_open(&self) -> Result<(), ReadError> {
         let state = self.cursor.load32(cursor::STATE);
         if state == CursorState::Evicted as u32 {
             return Err(ReadError::Evicted);
         }
-        match state == CursorState::Attached as u32 && !self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(ReadError::Closed);
+        }
+        match state == CursorState::Attached as u32 {
             true => Ok(()),
-            false => Err(ReadError::Closed),
+            false => Err(ReadError::Ended),
         }
     }
 
@@ -426,11 +433,7 @@ impl Inner {
 impl Drop for Inner {
     /// Reader and messages are gone: the writer waits for this reader no more.
     fn drop(&mut self) {
-        for state in [CursorState::Attached, CursorState::Evicted] {
-            self.cursor.swap32(cursor::STATE, state as u32, CursorState::Detached as u32);
-        }
-        self.cursor.add32(cursor::EVENTS);
-        self.cursor.wake(cursor::EVENTS);
+        leaving::let_go(&self.cursor);
     }
 }
 

@@ -7,13 +7,14 @@
 //!       128  events u32    132  state u32                                   68  state u32
 //!       192  wants u32                                                      72  asleep u32
 //!       256  entries: slots x 64 B {position + 1, layout, bytes,            80  dropped u64
-//!            layout bytes, sequence}
+//!            layout bytes, sequence, last}
 //!        ..  layouts: 8 x 16 KiB
 //!        ..  data: slots x stride, and one more in a ring that drops
 //! ```
 //! Words that different sides write lie in lines of their own. A ring that blocks has version 1 and no use for the words policy,
-//! written, holds, dropped and the sequence of an entry: position and sequence are one there. A ring that drops has version 2, and one
-//! that blocks and evicts version 3: readers of earlier releases refuse what they do not know.
+//! written, holds and the sequence of an entry: position and sequence are one there. Dropped is what a reader that resumed has missed.
+//! A ring that drops has version 2, and one that blocks and evicts version 3: readers of earlier releases refuse what they do not
+//! know. The word last of an entry is its writer's own.
 
 use super::Policy;
 use super::region::LINE;
@@ -29,7 +30,7 @@ pub(super) const LAYOUTS: u64 = 8;
 pub const CURSOR_BYTES: u64 = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TLRING1\0");
-/// Messages that a reader of a ring that drops holds at a time, at most.
+/// Messages that a reader of a ring that drops or evicts holds at a time, at most.
 pub const HOLDS: u32 = 7;
 
 /// Offsets of the words of a ring.
@@ -55,6 +56,8 @@ pub(super) mod entry {
     pub(in super::super) const BYTES: u64 = 16;
     pub(in super::super) const LAYOUT_BYTES: u64 = 24;
     pub(in super::super) const SEQUENCE: u64 = 32;
+    /// Position plus 1 of the message that was written to the slot last. It stays when the entry is withdrawn.
+    pub(in super::super) const LAST: u64 = 40;
 }
 
 /// Offsets of the words of a cursor.
@@ -183,12 +186,8 @@ impl RingShape {
     /// Messages that a reader holds at a time, at most.
     #[must_use]
     pub fn most_held(&self) -> u32 {
-        match (self.policy.drops(), self.evicts) {
-            (true, _) => self.slots.min(HOLDS),
-            // Who holds every slot would hold the writer up however it was evicted.
-            (_, true) => (self.slots - 1).min(HOLDS),
-            _ => self.slots,
-        }
+        // Who holds every slot would hold up a writer that waits for nobody, or has evicted it.
+        if self.tells_holds() { (self.slots - 1).min(HOLDS) } else { self.slots }
     }
 
     /// Version of the words.

@@ -16,6 +16,7 @@ use crate::testing::until;
 
 mod acknowledging;
 mod dropping;
+mod dying;
 mod evicting;
 
 /// Counts what a thread allocates.
@@ -286,6 +287,18 @@ fn the_oldest_message_of_a_late_reader_is_one_that_is_whole() {
         write(&mut world.writer, Layout::New(&[number]), b"x", Deadline::Now).unwrap();
     }
     assert_eq!(oldest(&world), 21, "the layout of message 20 was written over");
+}
+
+#[test]
+fn a_reader_that_its_sidecar_has_ended_says_so_and_not_that_it_was_closed() {
+    for policy in Policy::ALL {
+        let world = World::of(policy, 4, 64);
+        let (mut reader, cursor) = world.reader(1, 1);
+        lose_cursor(&cursor.words());
+        assert_eq!(reader.read(Deadline::Never, &|| false).unwrap_err(), ReadError::Ended);
+        reader.closer().close();
+        assert_eq!(reader.read(Deadline::Never, &|| false).unwrap_err(), ReadError::Closed);
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(super) trait Events {
     }
 }
 
-/// The same counter for the side that counts.
+/// Counter of events, for the side that counts.
 pub(super) trait Count: Events {
     fn increment(&self);
 }
@@ -77,33 +77,47 @@ pub(super) fn count<T>(events: &impl Count, who_sleeps: impl FnOnce() -> T) -> T
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use loom::sync::atomic::{AtomicU32, fence};
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
 
     use super::*;
 
-    /// Model of one direction. The lock is that of the kernel's queue of sleepers.
-    struct Model {
+    /// Model of a counter. The lock is that of the kernel's queue of those who sleep on it.
+    pub(in super::super) struct Bell {
         fenced: bool,
-        head: AtomicU32,
-        asleep: AtomicU32,
-        events: AtomicU32,
+        pub(in super::super) events: AtomicU32,
         queue: Mutex<()>,
         woken: Condvar,
     }
 
-    impl Model {
-        /// As [`Shared::load32`] loads on pages that may be read-only.
-        fn load(word: &AtomicU32) -> u32 {
-            let value = word.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            value
+    /// Model of one direction.
+    struct Model {
+        head: AtomicU32,
+        asleep: AtomicU32,
+        bell: Bell,
+    }
+
+    /// As [`Shared::load32`] loads on pages that may be read-only.
+    pub(in super::super) fn load32(word: &AtomicU32) -> u32 {
+        let value = word.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        value
+    }
+
+    impl Bell {
+        pub(in super::super) fn new(fenced: bool) -> Self {
+            Self { fenced, events: AtomicU32::new(0), queue: Mutex::new(()), woken: Condvar::new() }
+        }
+
+        pub(in super::super) fn wake(&self) {
+            let _queue = self.queue.lock().unwrap();
+            self.woken.notify_all();
         }
     }
 
-    impl Events for Model {
+    impl Events for Bell {
         fn wait(&self, seen: u32, _: Option<Instant>) {
             let queue = self.queue.lock().unwrap();
             if self.events.load(Ordering::Relaxed) == seen {
@@ -118,7 +132,7 @@ mod tests {
         }
     }
 
-    impl Count for Model {
+    impl Count for Bell {
         fn increment(&self) {
             self.events.fetch_add(1, Ordering::AcqRel);
         }
@@ -130,27 +144,24 @@ mod tests {
         builder.preemption_bound = switches;
         builder.check(move || {
             let word = || AtomicU32::new(0);
-            let (queue, woken) = (Mutex::new(()), Condvar::new());
-            let model = Model { fenced, head: word(), asleep: word(), events: word(), queue, woken };
-            let model = Arc::new(model);
+            let model = Arc::new(Model { head: word(), asleep: word(), bell: Bell::new(fenced) });
             let shared = Arc::clone(&model);
             let publishing = thread::spawn(move || {
                 for head in 1..=last {
                     shared.head.store(head, Ordering::Release);
-                    if count(&*shared, || Model::load(&shared.asleep)) != 0 {
-                        let _queue = shared.queue.lock().unwrap();
-                        shared.woken.notify_all();
+                    if count(&shared.bell, || load32(&shared.asleep)) != 0 {
+                        shared.bell.wake();
                     }
                 }
             });
-            let is_there = || Model::load(&model.head) == last;
+            let is_there = || load32(&model.head) == last;
             loop {
-                let seen = Model::load(&model.events);
+                let seen = load32(&model.bell.events);
                 if is_there() {
                     break;
                 }
                 let announce = || model.asleep.store(1, Ordering::Release);
-                sleep_unless(&*model, seen, announce, is_there, None);
+                sleep_unless(&model.bell, seen, announce, is_there, None);
                 model.asleep.store(0, Ordering::Release);
             }
             publishing.join().unwrap();

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::dropping::is_held_by;
 use super::evicting::Eviction;
+use super::leaving;
 use super::region::{Own, Shared};
 use super::shape::{LAYOUT_BYTES, LAYOUTS, cursor, entry, ring};
 use super::wait::{self, Counter};
@@ -127,10 +128,10 @@ pub(super) struct Reader {
     next: u64,
     /// When the writer first waited for that to grow.
     since: Option<Instant>,
-    /// Set if it was evicted at the last look.
+    /// Set once it was evicted, for ever: what its cursor says of that later is not believed.
     pub(super) evicted: bool,
-    /// Set once the writer has asked for that by itself.
-    pub(super) evicting: bool,
+    /// Slots that it was found to hold in the round that is made; none where they do not count.
+    pub(super) held: Option<u32>,
 }
 
 /// A reader that is waited for.
@@ -142,7 +143,7 @@ pub(super) struct Laggard {
     /// The cursor's counter, from before the look of whoever sleeps.
     events: u32,
     lacks: Lacks,
-    pub(super) evicting: bool,
+    pub(super) evicted: bool,
 }
 
 /// Step of a reader that is waited for.
@@ -150,8 +151,8 @@ pub(super) struct Laggard {
 pub(super) enum Lacks {
     /// To read, or give back, all below a sequence.
     Below(u64),
-    /// To let go of a slot.
-    Slot(u64),
+    /// To let go of the message of that position plus 1.
+    Hold(u64),
 }
 
 /// Room for one message. Dropped without [`Slot::publish`] it leaves nothing.
@@ -269,14 +270,16 @@ impl RingWriter {
         self.ring.wake(ring::EVENTS);
     }
 
-    /// Sleeps until a reader may have done what is waited for, or is to be evicted.
+    /// Sleeps until a reader may have done what is waited for, or evicts it if it is time.
     pub(super) fn sleep(
         &self,
         laggard: &Laggard,
         deadline: Deadline,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), ClaimError> {
-        let evicted_at = self.evict_in_time(laggard);
+        if self.evict_in_time(laggard) {
+            return Ok(());
+        }
         let until = match deadline {
             Deadline::At(until) if Instant::now() < until => Some(until),
             Deadline::Never => None,
@@ -285,7 +288,7 @@ impl RingWriter {
         if stop() {
             return Err(ClaimError::Stopped);
         }
-        self.readers.sleep(laggard, [until, evicted_at].into_iter().flatten().min());
+        self.readers.sleep(laggard, [until, self.evicts_at(laggard)].into_iter().flatten().min());
         Ok(())
     }
 
@@ -308,6 +311,7 @@ impl RingWriter {
         self.ring.store64(word(entry::BYTES), bytes);
         self.ring.store32(word(entry::LAYOUT_BYTES), layout.1);
         self.ring.store64(word(entry::SEQUENCE), sequence);
+        self.ring.store64(word(entry::LAST), self.head + 1);
         self.ring.store64(word(entry::POSITION), self.head + 1);
         if layout.0 > 0 {
             self.layout.used[place(layout.0)] = Some(Used { position: self.head, sequence });
@@ -347,7 +351,7 @@ impl Laggard {
     }
 
     /// Returns whether it is waited for no longer.
-    fn is_over(&self, shape: &RingShape) -> bool {
+    fn is_over(&self) -> bool {
         let state = self.cursor.load32(cursor::STATE);
         let evicted = state == CursorState::Evicted as u32;
         if !evicted && state != CursorState::Attached as u32 {
@@ -355,7 +359,7 @@ impl Laggard {
         }
         match self.lacks {
             Lacks::Below(needed) => evicted || self.cursor.load64(cursor::NEXT) >= needed,
-            Lacks::Slot(slot) => !is_held_by(&self.cursor, shape, slot),
+            Lacks::Hold(last) => !is_held_by(&self.cursor, last),
         }
     }
 }
@@ -374,7 +378,7 @@ impl RingReaders {
         Ok(self.add(id, Shared::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?, from))
     }
 
-    /// The same in the sidecar that made the cursor.
+    /// Adds a reader in the sidecar that made its cursor, as [`Self::attach`].
     ///
     /// # Errors
     /// The block is too small for a cursor, or not the sidecar's.
@@ -393,17 +397,21 @@ impl RingReaders {
                 (head + 1).saturating_sub(u64::from(self.shape.slots())).max(list.floor).min(head)
             }
         };
-        let (next, since, evicted, evicting) = (first, None, false, false);
-        list.readers.push(Reader { id, cursor, first, next, since, evicted, evicting });
+        let (next, since, evicted, held) = (first, None, false, None);
+        list.readers.push(Reader { id, cursor, first, next, since, evicted, held });
         first
     }
 
     /// The lowest sequence that some reader has not given back. What is below it no reader gets any more, a new one neither: its
-    /// places may be promised.
+    /// places may be promised. In a ring that drops nobody is waited for: all positions that there were.
     #[must_use]
     pub fn given_back(&self) -> u64 {
         let mut list = self.list.lock();
         let head = self.ring.load64(ring::HEAD);
+        if self.shape.policy().drops() {
+            // Its cursors say sequences, which are beyond its positions where some were dropped at the source.
+            return head;
+        }
         list.readers.retain_mut(|reader| reader.look(head));
         let there = list.readers.iter().filter(|reader| !reader.evicted);
         let lowest = there.map(|reader| reader.next).min().unwrap_or(head);
@@ -422,7 +430,7 @@ impl RingReaders {
 
     /// Sleeps until a reader may have done what it is waited for.
     fn sleep(&self, laggard: &Laggard, until: Option<Instant>) {
-        let is_there = || laggard.is_over(&self.shape);
+        let is_there = || laggard.is_over();
         let announce = || self.ring.store32(ring::WANTS, 1);
         let cursor = &Counter(&*laggard.cursor, cursor::EVENTS);
         wait::sleep_unless(cursor, laggard.events, announce, is_there, until);
@@ -478,12 +486,14 @@ impl Reader {
     fn look(&mut self, head: u64) -> bool {
         let next = self.cursor.load64(cursor::NEXT).max(self.first);
         let state = self.cursor.load32(cursor::STATE);
-        self.evicted = state == CursorState::Evicted as u32;
+        if !leaving::is_there(state, &mut self.evicted) {
+            return false;
+        }
         if self.evicted {
-            // What it holds is its own.
+            // What it holds is its own, until it lets go of all.
             return true;
         }
-        if state != CursorState::Attached as u32 || next > head || next < self.next {
+        if next > head || next < self.next {
             return false;
         }
         if next > self.next {
@@ -496,8 +506,8 @@ impl Reader {
     pub(super) fn laggard(&mut self, sequence: u64, lacks: Lacks) -> Laggard {
         let events = self.cursor.load32(cursor::EVENTS);
         let since = *self.since.get_or_insert_with(Instant::now);
-        let (id, cursor, evicting) = (self.id, Arc::clone(&self.cursor), self.evicting || self.evicted);
-        Laggard { id, cursor, sequence, since, events, lacks, evicting }
+        let (id, cursor, evicted) = (self.id, Arc::clone(&self.cursor), self.evicted);
+        Laggard { id, cursor, sequence, since, events, lacks, evicted }
     }
 }
 

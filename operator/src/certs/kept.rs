@@ -42,7 +42,7 @@ impl Kept {
         step(now, &self.authorities.iter().map(|authority| authority.made).collect::<Vec<_>>())
     }
 
-    /// The same after that step; none where nothing changes.
+    /// Kept state after that step; none if nothing changes.
     ///
     /// # Errors
     /// A new authority cannot be made.

@@ -3,10 +3,10 @@
 use serde_json::Value;
 use tensorlane_proto::crd::DEFAULT_EXCHANGE;
 
-use super::{Seen, condition, list, name, text};
+use super::{Seen, condition, container, is_over, list, memory, name, refusals, text};
 use crate::findings::Finding;
-use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECT, INJECTED, MUTATE_PATH, SIDECAR, STATUS};
-use crate::offline::{claim_templates, pods};
+use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
+use crate::offline::{Template, claim_templates, pods, without_template};
 use crate::plan::{Decision, Facts, Plan, Requests, Skip, Status, plan};
 use crate::quantity::Amount;
 
@@ -25,8 +25,10 @@ pub struct Subject {
     pub facts: Result<Facts, String>,
     /// Ok if the operator's own settings are among the facts; else why not, and the defaults of this release are.
     pub settings: Result<(), String>,
-    /// The Events that speak of it.
+    /// The Events that speak of it, and of what it has made, as `v1` has them.
     pub events: Seen,
+    /// Ok if it could be read who made what else was refused a pod; else why not.
+    pub makers: Result<(), String>,
     /// The peer of a pod.
     pub peer: Seen,
 }
@@ -75,11 +77,6 @@ fn is_injected(pod: &Value) -> bool {
     label.and_then(Value::as_str) == Some("true") && container(pod).is_some()
 }
 
-/// The sidecar's container.
-fn container(pod: &Value) -> Option<&Value> {
-    list(pod, "/spec/initContainers").iter().find(|container| text(container, "/name") == SIDECAR)
-}
-
 // === with a sidecar ===
 
 fn injected(subject: &Subject, pod: &Value) -> Vec<Finding> {
@@ -103,7 +100,7 @@ fn injected(subject: &Subject, pod: &Value) -> Vec<Finding> {
     };
     all.extend(container(pod).and_then(not_native));
     all.push(sidecar(&subject.name, pod));
-    all.extend(memory(pod));
+    all.extend(memory::of_pod(pod));
     all.push(no_member(subject, pod, exchange).unwrap_or_else(|| peer(subject)));
     all
 }
@@ -136,40 +133,12 @@ fn not_native(container: &Value) -> Option<Finding> {
     })
 }
 
-/// Fault of a limit that was lowered in place, by people or by a scaler, below what the arena takes.
-fn memory(pod: &Value) -> Option<Finding> {
-    let container = container(pod)?;
-    let env = |name: &str| {
-        let variable = list(container, "/env").iter().find(|one| text(one, "/name") == name)?;
-        Amount::parse(text(variable, "/value")).ok()
-    };
-    let (arena, base) = (env("TENSORLANE_ARENA_SIZE")?, env("TENSORLANE_ARENA_BASE")?);
-    let statuses = list(pod, "/status/initContainerStatuses");
-    let actual = statuses.iter().find(|status| text(status, "/name") == SIDECAR);
-    let limits =
-        [actual, Some(container)].into_iter().flatten().map(|one| text(one, "/resources/limits/memory"));
-    let limit = limits.filter_map(|limit| Amount::parse(limit).ok()).min()?;
-    (limit < arena + base).then(|| {
-        let [limit, arena, base] = [limit, arena, base].map(|amount| amount.memory().0);
-        Finding::problem(
-            "memory",
-            format!("limit {limit}, arena {arena} and {base} beside it: the next put may end the sidecar, with all tensors"),
-            "somebody made the sidecar smaller in place: set its limit back, and leave container tensorlane out of scalers (docs/scalers.md)",
-        )
-    })
-}
-
 fn who(asked: &str) -> &'static str {
     match asked {
         "pod" => "the pod",
         "namespace" => "its namespace",
         _ => "inject.gpuPods of its exchange",
     }
-}
-
-/// Returns whether a pod has ended well or is being deleted, so that its sidecar has nothing more to do.
-fn is_over(pod: &Value) -> bool {
-    text(pod, "/status/phase") == "Succeeded" || pod.pointer("/metadata/deletionTimestamp").is_some()
 }
 
 fn sidecar(name: &str, pod: &Value) -> Finding {
@@ -264,13 +233,35 @@ fn peer(subject: &Subject) -> Finding {
 
 fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
     let pods = pods(object);
-    if pods.is_empty() {
-        return vec![Finding::problem(
+    let mut all = match pods.is_empty() {
+        true => vec![without_pods(object)],
+        false => plans(subject, object, &pods),
+    };
+    if subject.kind != "Pod" {
+        all.extend(refused(subject, object));
+    }
+    all
+}
+
+/// Finding on an object that has no pod and no template, or none that is whole.
+fn without_pods(object: &Value) -> Finding {
+    let lists = without_template(object);
+    if lists.is_empty() {
+        return Finding::problem(
             "object",
             "it makes no pods",
             "explain pod/NAME, deployment/NAME, job/NAME …",
-        )];
+        );
     }
+    let found = format!(
+        "its kind is not known here: the pods that come of {} are seen once they are there",
+        lists.join(", ")
+    );
+    Finding::advice("object", found, "explain one of its pods: pod/NAME")
+}
+
+/// Findings on each pod or template of the object.
+fn plans(subject: &Subject, object: &Value, pods: &[Template<'_>]) -> Vec<Finding> {
     let facts = match &subject.facts {
         Ok(facts) => Facts { claim_templates: claim_templates(object), ..facts.clone() },
         Err(why) => {
@@ -278,25 +269,20 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
         }
     };
     let mut all = Vec::new();
-    for (place, pod) in &pods {
-        let mut found = planned_pod(subject, object, (place, pod), &facts);
+    for template in pods {
+        let mut found = planned_pod(subject, object, template, &facts);
         if pods.len() > 1 {
+            let place = &template.place;
             found.iter_mut().for_each(|finding| finding.found = format!("{place}: {}", finding.found));
         }
         all.extend(found);
     }
-    all.extend(failing(object));
     all
 }
 
-/// Findings on one pod or template of the object, by its place.
-fn planned_pod(
-    subject: &Subject,
-    object: &Value,
-    (place, pod): (&str, &Value),
-    facts: &Facts,
-) -> Vec<Finding> {
-    let outcome = plan(pod, facts);
+/// Findings on one pod or template of the object.
+fn planned_pod(subject: &Subject, object: &Value, template: &Template<'_>, facts: &Facts) -> Vec<Finding> {
+    let outcome = plan(template.pod, facts);
     let mut all: Vec<Finding> =
         outcome.warnings.iter().map(|warning| Finding::note("annotations", warning.clone())).collect();
     let found = match outcome.decision {
@@ -309,7 +295,7 @@ fn planned_pod(
             made_again(&subject.name, object),
         ),
         Decision::Inject(plan) => {
-            all.push(requests(&plan, object));
+            all.push(requests(&plan, template.count));
             Finding::ok(
                 "plan",
                 format!(
@@ -328,59 +314,44 @@ fn planned_pod(
             "plan",
             "it has a container of the sidecar's name and not our labels, like a copy by kubectl debug: its sidecar belongs to no exchange, so no peer finds it",
         ),
-        Decision::Skip(skip) => skipped(skip, place),
+        Decision::Skip(skip) => skipped(skip, &template.place),
     };
     all.push(found);
     all
 }
 
-/// Requests that a queue counts, which reads the template, and those that nodes and quotas count.
-fn requests(plan: &Plan, object: &Value) -> Finding {
-    let number = |place: &str| object.pointer(place).and_then(Value::as_u64);
-    let pods = number("/spec/parallelism").or_else(|| number("/spec/replicas"));
-    let pods = pods.or_else(|| number("/spec/jobTemplate/spec/parallelism")).unwrap_or(1);
+/// Requests that a queue counts, which reads the template, and those that nodes and quotas count; for so many pods, if that is known.
+fn requests(plan: &Plan, count: Option<u64>) -> Finding {
     let said = |of: &Requests, times: u64| {
         let times = Amount::whole(times);
         format!("cpu {} and memory {}", of.cpu.times(times).cpu().0, of.memory.times(times).memory().0)
     };
     let one =
         format!("the template asks for {}, the pod will for {}", said(&plan.own, 1), said(&plan.whole, 1));
-    let all = match pods {
-        0 | 1 => String::new(),
-        pods => format!("; {pods} pods: {}, and {}", said(&plan.own, pods), said(&plan.whole, pods)),
+    let all = match count {
+        None | Some(1) => String::new(),
+        Some(0) => "; there are no such pods now".to_owned(),
+        Some(pods) => format!("; {pods} pods: {}, and {}", said(&plan.own, pods), said(&plan.whole, pods)),
     };
     Finding::note("requests", format!("{one}{all}"))
 }
 
-/// Refusal that keeps the object from making pods, whoever refuses.
-fn failing(object: &Value) -> Option<Finding> {
-    let failure = condition(object, "ReplicaFailure").filter(|one| one["status"] == "True")?;
-    let found = format!("its pods are refused: {}", without_secret_part(text(failure, "/message")));
-    let remedy = match text(failure, "/message") {
-        said if said.contains("must be in the ranges") => RANGES,
-        said if said.contains("failed calling webhook") && said.contains(".tensorlane.dev") => OUT_OF_REACH,
-        _ => "the message says by whom, and mostly what to do",
+/// Refusals of pods, and what of them could not be read.
+fn refused(subject: &Subject, object: &Value) -> Vec<Finding> {
+    let mut all: Vec<Finding> = refusals::finding(object, &subject.events).into_iter().collect();
+    let hidden = match (&subject.events, &subject.makers) {
+        (Seen::Hidden(why), _) => Some(format!("the Events cannot be read: {why}")),
+        (_, Err(why)) => {
+            Some(format!("something else was refused pods, and who made it cannot be read: {why}"))
+        }
+        _ => None,
     };
-    Some(Finding::problem("pods", found, remedy))
+    all.extend(hidden.map(|why| {
+        let found = format!("{why}; so a refusal of its pods may not be told here");
+        Finding::unknown("pods", found, "ask with an account that may list Events and what makes pods")
+    }));
+    all
 }
-
-/// A message of an API server without the secret part of the webhook's path, which it names where it cannot call it.
-/// What is told here is shown to others.
-fn without_secret_part(message: &str) -> String {
-    let mark = format!("{MUTATE_PATH}/");
-    let mut parts = message.split(mark.as_str());
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |told, rest| {
-        let rest = rest.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
-        format!("{told}{mark}…{rest}")
-    })
-}
-
-/// Remedy for the refusal of an API server that does not reach the operator.
-const OUT_OF_REACH: &str = "kubectl tensorlane check says whether the operator runs; where it does, the API server does not reach it: open the way to the port of the operator's pods (ports.webhook of the chart, 9443 unless set), or install the chart with hostNetwork: true (docs/kubernetes.md, A webhook out of reach)";
-
-/// Remedy for the refusal of OpenShift, which chooses users by the project.
-const RANGES: &str = "OpenShift chooses the users of a project: install the chart with sidecar.user: 0, so that the sidecar gets one of them, too (docs/kubernetes.md, OpenShift)";
 
 /// Way in which a pod comes to be made anew.
 fn made_again(name: &str, pod: &Value) -> String {
@@ -409,14 +380,11 @@ fn told(events: &Seen) -> Vec<Finding> {
     let mut ours: Vec<&Value> = events
         .items()
         .iter()
-        .filter(|event| text(event, "/reportingController").starts_with("tensorlane"))
+        .filter(|event| text(event, "/reportingComponent").starts_with("tensorlane"))
         .collect();
-    ours.sort_unstable_by_key(|event| {
-        let series = text(event, "/series/lastObservedTime");
-        if series.is_empty() { text(event, "/eventTime") } else { series }
-    });
+    ours.sort_unstable_by_key(|event| refusals::time(event));
     let newest = ours.last();
-    let sentence = |event: &&Value| format!("{}: {}", text(event, "/reason"), text(event, "/note"));
+    let sentence = |event: &&Value| format!("{}: {}", text(event, "/reason"), text(event, "/message"));
     newest.map(|event| Finding::note("event", sentence(event))).into_iter().collect()
 }
 

@@ -16,6 +16,7 @@ fn subject(kind: &'static str, object: Value) -> Subject {
         facts: Ok(facts),
         settings: Ok(()),
         events: Seen::There(json!({"items": []})),
+        makers: Ok(()),
         peer: Seen::Missing,
     }
 }
@@ -158,7 +159,7 @@ fn what_is_not_there_and_what_may_not_be_read_is_told_apart() {
 
 #[test]
 fn the_newest_event_of_ours_is_repeated() {
-    let event = |time: &str, controller: &str, note: &str| json!({"eventTime": time, "reportingController": controller, "reason": "InjectionDenied", "note": note});
+    let event = |time: &str, controller: &str, note: &str| json!({"eventTime": time, "reportingComponent": controller, "reason": "InjectionDenied", "message": note});
     let mut job = subject("Job", json!({"spec": {"template": pod(&json!({}))}}));
     job.events = Seen::There(json!({"items": [
         event("2026-01-02T00:00:00Z", "tensorlane-operator", "newer"),
@@ -200,18 +201,65 @@ fn a_template_shows_what_a_queue_counts_and_what_its_pods_take() {
 }
 
 #[test]
-fn pods_that_are_refused_say_by_whom_and_users_out_of_range_have_an_answer() {
-    let mut object = json!({"spec": {"template": pod(&json!({INJECT: "enabled"}))}});
-    let message = "pods \"x-\" is forbidden: unable to validate against any security context constraint: .initContainers[0].runAsUser: Invalid value: 64646: must be in the ranges: [1000920000, 1000929999]";
-    object["status"] =
-        json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]});
-    let text = told(&subject("Deployment", object.clone()));
-    assert!(text.contains("its pods are refused") && text.contains("sidecar.user: 0"), "{text}");
-    let message = "Internal error occurred: failed calling webhook \"pods.tensorlane.dev\": failed to call webhook: Post \"https://tensorlane-webhook.tensorlane-system.svc:443/mutate/0123456789abcdef?timeout=5s\": context deadline exceeded";
-    object["status"]["conditions"][0]["message"] = json!(message);
-    let text = told(&subject("Deployment", object));
-    assert!(text.contains("hostNetwork: true"), "{text}");
-    assert!(text.contains(":443/mutate/…?timeout=5s\": context") && !text.contains("abcdef"), "{text}");
+fn every_template_of_an_object_is_counted_by_itself() {
+    let mut template = pod(&json!({INJECT: "enabled", "tensorlane.dev/arena-size": "16Gi"}));
+    template["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1", "memory": "4Gi"}});
+    let mut set = subject(
+        "LeaderWorkerSet",
+        json!({"apiVersion": "leaderworkerset.x-k8s.io/v1", "spec": {"replicas": 2, "leaderWorkerTemplate": {
+            "size": 4, "leaderTemplate": template, "workerTemplate": template,
+        }}}),
+    );
+    let text = told(&set);
+    for part in [
+        "leaderTemplate: the template asks for cpu 1 and memory 4Gi, the pod will for cpu 1100m and memory 20736Mi; 2 pods: cpu 2 and memory 8Gi, and cpu 2200m and memory 41472Mi",
+        "workerTemplate: the template asks for cpu 1 and memory 4Gi, the pod will for cpu 1100m and memory 20736Mi; 6 pods: cpu 6 and memory 24Gi, and cpu 6600m and memory 124416Mi",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    if let Seen::There(object) = &mut set.object {
+        object["spec"]["replicas"] = json!(0);
+    }
+    assert!(told(&set).contains("; there are no such pods now"), "{}", told(&set));
+}
+
+#[test]
+fn pods_that_are_refused_are_told_beside_the_plan_and_also_without_one() {
+    let mut job = subject("Job", json!({"spec": {"template": pod(&json!({INJECT: "enabled"}))}}));
+    let event = json!({
+        "reason": "FailedCreate", "message": "Error creating: pods \"x-\" is forbidden: exceeded quota",
+        "involvedObject": {"kind": "Job", "name": "x"}, "lastTimestamp": "2026-01-01T00:00:00Z",
+    });
+    job.events = Seen::There(json!({"items": [event]}));
+    let text = told(&job);
+    assert!(text.contains("its pods get a sidecar") && text.contains("forbidden: exceeded quota"), "{text}");
+    assert_eq!(exit_code(&findings(&job)), 1);
+    job.facts = Err("the quotas of namespace ml cannot be read".to_owned());
+    assert!(told(&job).contains("forbidden: exceeded quota"), "{}", told(&job));
+}
+
+#[test]
+fn an_object_whose_containers_are_in_no_template_is_explained_by_its_pods() {
+    let served = json!({"apiVersion": "serving.kserve.io/v1beta1", "spec": {"predictor": {"containers": [{"name": "main"}]}}});
+    let text = told(&subject("InferenceService", served));
+    assert!(text.contains("come of spec.predictor.containers") && text.contains("pod/NAME"), "{text}");
+    assert!(told(&subject("Service", json!({"spec": {}}))).contains("it makes no pods"));
+}
+
+#[test]
+fn events_that_may_not_be_read_are_told_and_the_rest_is_explained() {
+    let mut job = subject("Job", json!({"spec": {"template": pod(&json!({INJECT: "enabled"}))}}));
+    job.events = Seen::Hidden("events is forbidden".to_owned());
+    let text = told(&job);
+    assert!(text.contains("its pods get a sidecar of exchange default"), "{text}");
+    assert!(text.contains("events is forbidden; so a refusal of its pods may not be told here"), "{text}");
+    assert_eq!(exit_code(&findings(&job)), 3);
+    job.events = Seen::There(json!({"items": []}));
+    job.makers = Err("Job train-0: jobs.batch is forbidden".to_owned());
+    assert!(told(&job).contains("who made it cannot be read: Job train-0"), "{}", told(&job));
+    let mut alone = subject("Pod", pod(&json!({})));
+    alone.events = Seen::Hidden("events is forbidden".to_owned());
+    assert_eq!(exit_code(&findings(&alone)), 0, "a pod that is there was not refused");
 }
 
 #[test]

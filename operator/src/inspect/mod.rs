@@ -3,15 +3,18 @@
 
 pub mod cluster;
 pub mod explain;
+mod memory;
 pub mod namespace;
 pub mod network;
 pub mod peers;
+pub mod refusals;
 pub mod routes;
 pub mod shared_memory;
 
 use serde_json::Value;
 
 use crate::findings::Finding;
+use crate::names::SIDECAR;
 
 /// An object, as far as it could be read.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +60,16 @@ fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 /// A condition of an object.
 fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     list(object, "/status/conditions").iter().find(|one| one["type"] == kind)
+}
+
+/// The sidecar's container.
+fn container(pod: &Value) -> Option<&Value> {
+    list(pod, "/spec/initContainers").iter().find(|container| text(container, "/name") == SIDECAR)
+}
+
+/// Returns whether a pod has ended well or is being deleted, so that its sidecar has nothing more to do.
+fn is_over(pod: &Value) -> bool {
+    text(pod, "/status/phase") == "Succeeded" || pod.pointer("/metadata/deletionTimestamp").is_some()
 }
 
 /// Something that could not be read.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::cluster::{Cluster, PEER_ROLE};
-use super::{Seen, condition, hidden, name, network, peers, shared_memory, text};
+use super::{Seen, condition, hidden, memory, name, network, peers, shared_memory, text};
 use crate::findings::Finding;
 use crate::names::INJECT;
 
@@ -20,7 +20,7 @@ pub struct Namespace {
     pub exchanges: Seen,
     /// Peers of the namespace.
     pub peers: Seen,
-    /// Pods of the namespace that have a sidecar, with their labels.
+    /// Pods of the namespace that have a sidecar.
     pub pods: Seen,
     /// NetworkPolicies of the namespace.
     pub policies: Seen,
@@ -61,6 +61,7 @@ pub(super) fn findings(of: &Namespace, cluster: &Cluster) -> Vec<Finding> {
     all.extend(permissions(of, &cluster.role));
     all.extend(shared_memory::findings(of, &cluster.node_daemon, &cluster.operator_namespace));
     all.extend(network::findings(of));
+    all.extend(memory::of_pods(&of.pods));
     all.extend(peers::findings(&of.peers));
     all
 }

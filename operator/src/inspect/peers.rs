@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
+use tensorlane_proto::crd::is_at_pod;
 
 use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
@@ -26,6 +27,8 @@ pub struct PeerRow {
     pub transports: Vec<String>,
     /// Addresses at which it is reached.
     pub addresses: Vec<String>,
+    /// Of these, the ones that are none of its pod's IP addresses, so that nobody dials them.
+    pub foreign_addresses: Vec<String>,
     /// Fingerprints of its public key: two while the key is rotated.
     pub fingerprints: Vec<String>,
     /// Incarnation: this life of its sidecar.
@@ -56,6 +59,7 @@ fn row(peer: &Value) -> PeerRow {
         reason: ready.map_or("NotPublished", |ready| text(ready, "/reason")).to_owned(),
         transports: transports.map(|one| text(one, "/transport").to_owned()).collect(),
         addresses: texts("/status/addresses"),
+        foreign_addresses: foreign_addresses(peer).into_iter().map(str::to_owned).collect(),
         fingerprints: texts("/status/fingerprints"),
         incarnation: text(peer, "/status/incarnation").to_owned(),
     }
@@ -69,6 +73,7 @@ pub(super) fn findings(seen: &Seen) -> Vec<Finding> {
     let all = seen.items();
     let mut findings = same_keys(all);
     findings.extend(all.iter().filter_map(peer));
+    findings.extend(all.iter().filter_map(elsewhere));
     if findings.is_empty() {
         findings.push(Finding::ok("peers", format!("all {} are ready", all.len())));
     }
@@ -86,6 +91,7 @@ fn peer(peer: &Value) -> Option<Finding> {
         "PodEnded" | "PodEnding" => return Some(Finding::note("peers", format!("{own}: its pod is over"))),
         "PodGone" => format!("kubectl delete tensorpeer {own}"),
         "NodeLost" => format!("kubectl describe node {}", text(peer, "/spec/node")),
+        "NoPodIP" => format!("kubectl describe pod {own}"),
         "SidecarNotReady" => format!("kubectl logs {own} -c tensorlane; kubectl describe pod {own}"),
         _ => format!(
             "kubectl logs {own} -c tensorlane: can it reach the API server, and may it write? (permissions above)"
@@ -94,6 +100,33 @@ fn peer(peer: &Value) -> Option<Finding> {
     let message =
         ready.map_or("the sidecar has not said yet how it is reached", |ready| text(ready, "/message"));
     Some(Finding::problem("peers", format!("{own}: {message} ({reason})"), remedy))
+}
+
+/// Addresses that a peer says of itself and that are not its pod's.
+fn foreign_addresses(peer: &Value) -> Vec<&str> {
+    let texts = |pointer| list(peer, pointer).iter().filter_map(Value::as_str).collect::<Vec<&str>>();
+    let pod_ips = peer.pointer("/spec/podIPs").map(|_| texts("/spec/podIPs"));
+    texts("/status/addresses").into_iter().filter(|one| !is_at_pod(one, pod_ips.as_deref())).collect()
+}
+
+fn elsewhere(peer: &Value) -> Option<Finding> {
+    let foreign = foreign_addresses(peer);
+    // A pod without addresses has not been seen with any yet, or is over.
+    if foreign.is_empty() || list(peer, "/spec/podIPs").is_empty() {
+        return None;
+    }
+    let own: Vec<&str> = list(peer, "/spec/podIPs").iter().filter_map(Value::as_str).collect();
+    let found = format!(
+        "{} publishes {}, and its pod has {}: nobody dials it there",
+        name(peer),
+        foreign.join(", "),
+        own.join(", ")
+    );
+    let remedy = format!(
+        "see what writes there: kubectl get tensorpeer {} -o yaml --show-managed-fields; an injected sidecar publishes its pod's own",
+        name(peer)
+    );
+    Some(Finding::problem("peers", found, remedy))
 }
 
 /// A key that two claim belongs to one of them at most.
@@ -122,6 +155,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn listed(items: &[Value]) -> Seen {
+        Seen::There(json!({"items": items}))
+    }
+
+    #[test]
+    fn an_address_that_is_not_the_pods_own_is_told_with_those_that_are() {
+        let with = |pod_ips: Value| {
+            json!({
+                "metadata": {"name": "a"}, "spec": {"podIPs": pod_ips},
+                "status": {
+                    "addresses": ["10.0.0.7:9421", "10.0.0.1:6443"],
+                    "conditions": [{"type": "Ready", "status": "True", "reason": "Published"}],
+                },
+            })
+        };
+        let liar = with(json!(["10.0.0.7", "fd00::7"]));
+        assert_eq!(rows(std::slice::from_ref(&liar), None)[0].foreign_addresses, ["10.0.0.1:6443"]);
+        let found = findings(&listed(&[liar]));
+        assert_eq!(found.len(), 1);
+        let text = format!("{:?}", found[0]);
+        assert!(text.contains("a publishes 10.0.0.1:6443, and its pod has 10.0.0.7, fd00::7"), "{text}");
+        let honest = findings(&listed(&[with(json!(["10.0.0.7", "10.0.0.1"]))]));
+        assert!(format!("{honest:?}").contains("all 1 are ready"), "{honest:?}");
+        let early = findings(&listed(&[with(json!([]))]));
+        assert!(format!("{early:?}").contains("all 1 are ready"), "{early:?}");
+    }
 
     #[test]
     fn a_peer_that_has_published_and_one_that_has_not() {

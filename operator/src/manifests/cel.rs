@@ -16,6 +16,16 @@ pub(super) fn pod_is_silent() -> String {
     format!("!has(object.metadata.annotations) || !('{INJECT}' in object.metadata.annotations)")
 }
 
+/// The pod uses the network of its node, where no sidecar can be.
+pub(super) fn is_on_host() -> String {
+    "has(object.spec.hostNetwork) && object.spec.hostNetwork".to_owned()
+}
+
+/// The pod has a network of its own.
+pub(super) fn has_own_network() -> String {
+    "!has(object.spec.hostNetwork) || !object.spec.hostNetwork".to_owned()
+}
+
 /// Expression: the pod is no mirror of a static pod.
 pub(super) fn is_no_mirror() -> String {
     "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
@@ -35,10 +45,11 @@ pub(super) fn has_claims() -> String {
     "has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0".to_owned()
 }
 
-/// The label of the namespace asks. Only a policy may look at it; a webhook refuses every pod if it does.
+/// The label of the namespace asks. Other words than `enabled` do, too, as those of a pod. Only a policy may look at it;
+/// a webhook refuses every pod if it does.
 pub(super) fn namespace_asks() -> String {
     format!(
-        "has(namespaceObject.metadata.labels) && '{INJECT}' in namespaceObject.metadata.labels && namespaceObject.metadata.labels['{INJECT}'] == 'enabled'"
+        "has(namespaceObject.metadata.labels) && '{INJECT}' in namespaceObject.metadata.labels && namespaceObject.metadata.labels['{INJECT}'] != 'disabled'"
     )
 }
 

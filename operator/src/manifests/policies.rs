@@ -1,6 +1,7 @@
 //! Policies that the API server sees to by itself, whether the operator is there or not.
 //!
 //! - A pod that asked and did not get a sidecar is refused, also when somebody has deleted the webhook's configuration.
+//! - A pod that asks and uses the network of its node, which the webhook does not see either, is refused with that reason.
 //! - A pod that asks in a namespace which the webhook never sees is refused, too, and not left without a word.
 //! - Only the pod itself writes the status of its peer: by the UID in its token, because the token of a deleted pod lives
 //!   on for a while, and its successor may have the same name.
@@ -12,6 +13,7 @@ use super::cel;
 use super::install::{Installation, PEER_POLICY, labels};
 use crate::annotations::KEYS;
 use crate::names::{INJECT, PREFIX};
+use crate::plan::Deny;
 
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
@@ -100,13 +102,20 @@ const NOT_NATIVE: &str = "the init container tensorlane has lost restartPolicy: 
 const TAKEN_AWAY: &str = "the pod was given a Tensorlane sidecar (its annotation tensorlane.dev/status says so) and has none any more: another webhook took it out or moved it afterwards, or the webhook was not called; kubectl get mutatingwebhookconfigurations lists who is called, or say tensorlane.dev/inject: disabled";
 
 /// Expression for the sentence to whoever asked and has no sidecar: the likely reason, by what is left of it. Without the
-/// annotation of the webhook nothing says that it was ever called.
+/// annotation of the webhook nothing says that it was ever called. For pods on the network of their node it is not.
 fn reason() -> String {
     format!(
-        "!{} ? '{NO_SIDECAR}' : {} ? '{NOT_NATIVE}' : '{TAKEN_AWAY}'",
+        "({}) ? '{}' : !{} ? '{NO_SIDECAR}' : {} ? '{NOT_NATIVE}' : '{TAKEN_AWAY}'",
+        cel::is_on_host(),
+        Deny::HostNetwork,
         cel::has_status(),
         cel::has_init_container()
     )
+}
+
+/// Expression: the sidecar is there, where one can be.
+fn has_what_it_asks_for() -> String {
+    format!("(({}) && ({}))", cel::has_sidecar(), cel::has_own_network())
 }
 
 fn injected(installation: &Installation) -> [Value; 2] {
@@ -117,7 +126,7 @@ fn injected(installation: &Installation) -> [Value; 2] {
         "matchConstraints": pods("NotIn", installation),
         "matchConditions": [{"name": "no-mirror", "expression": cel::is_no_mirror()}],
         "validations": [{
-            "expression": format!("!({asks}) || ({})", cel::has_sidecar()),
+            "expression": format!("!({asks}) || {}", has_what_it_asks_for()),
             "message": NO_SIDECAR,
             "messageExpression": reason(),
         }],
@@ -141,7 +150,7 @@ fn injected_for_gpu(installation: &Installation) -> [Value; 2] {
             {"name": "asks-for-a-gpu", "expression": cel::has_gpu()},
         ],
         "validations": [{
-            "expression": format!("!({}) || ({})", cel::exchange_asks(), cel::has_sidecar()),
+            "expression": format!("!({}) || {}", cel::exchange_asks(), has_what_it_asks_for()),
             "message": NO_SIDECAR,
             "messageExpression": reason(),
         }],

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::*;
 use crate::annotations::KEYS;
 
-/// The same object after it has been read as its type.
+/// Object after it has been read as its type.
 fn as_read(object: &Value) -> Value {
     fn again<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
         serde_json::to_value(serde_json::from_value::<T>(object.clone()).unwrap()).unwrap()
@@ -98,6 +98,34 @@ fn no_webhook_looks_at_the_namespace_in_its_conditions() {
         for condition in entry["matchConditions"].as_array().unwrap() {
             assert!(!condition["expression"].as_str().unwrap().contains("namespaceObject"), "{condition}");
         }
+    }
+}
+
+/// The API server refuses them by itself, in the words of the plan, and so without waiting for an operator.
+#[test]
+fn a_pod_on_the_network_of_its_node_is_refused_by_the_policy_and_shown_to_no_entry_without_a_claim() {
+    let all = objects(&Installation::default());
+    let named = |kind: &str, name: &str| {
+        all.iter().find(|one| one["kind"] == kind && one["metadata"]["name"] == name).unwrap()
+    };
+    let own = "!has(object.spec.hostNetwork) || !object.spec.hostNetwork";
+    let entries = named("MutatingWebhookConfiguration", "tensorlane")["webhooks"].as_array().unwrap();
+    for entry in entries {
+        let conditions = entry["matchConditions"].as_array().unwrap();
+        assert!(conditions.iter().any(|one| one["expression"] == own), "{entry}");
+    }
+    let gpus = gpu_webhook("tensorlane-system", "", "/", &["ml".to_owned()]);
+    let asks = gpus["matchConditions"][1]["expression"].as_str().unwrap();
+    assert!(asks.contains(&format!(" && ({own})) || (has(object.spec.resourceClaims)")), "{asks}");
+    let told = format!(
+        "(has(object.spec.hostNetwork) && object.spec.hostNetwork) ? '{}' : ",
+        crate::plan::Deny::HostNetwork
+    );
+    for name in ["tensorlane-injected", "tensorlane-injected-gpus"] {
+        let check = &named("ValidatingAdmissionPolicy", name)["spec"]["validations"][0];
+        let guarded = check["expression"].as_str().unwrap().ends_with(&format!(" && ({own}))"));
+        let reason = check["messageExpression"].as_str().unwrap();
+        assert!(guarded && reason.starts_with(&told), "{check}");
     }
 }
 

@@ -1,4 +1,7 @@
 //! Conditions on which the API server calls the webhook: only for pods that ask, so that nobody else ever waits for it.
+//!
+//! Pods on the network of their node get no sidecar. They are what a node needs to come up, so policies refuse those that
+//! ask, at once. Those with claims alone are shown for their GPUs: no policy sees what a claim is on.
 
 use serde_json::{Value, json};
 
@@ -27,16 +30,27 @@ pub(super) fn configuration(installation: &Installation) -> Value {
         "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": CONFIGURATION, "labels": labels()},
         "webhooks": [
-            entry(pods, &installation.namespace, &asks, &[("asks", cel::pod_asks())]),
-            entry(namespaces, &installation.namespace, &inherits, &[("is-silent", cel::pod_is_silent())]),
+            entry(pods, &installation.namespace, &asks, &[("asks", cel::pod_asks()), own_network()]),
+            entry(
+                namespaces,
+                &installation.namespace,
+                &inherits,
+                &[("is-silent", cel::pod_is_silent()), own_network()],
+            ),
         ],
     })
+}
+
+/// Condition of entries that are always there.
+fn own_network() -> (&'static str, String) {
+    ("has-own-network", cel::has_own_network())
 }
 
 /// The entry for pods with GPUs in these namespaces, with its bundle and its path.
 pub fn gpu_webhook(operator_namespace: &str, bundle: &str, path: &str, namespaces: &[String]) -> Value {
     let chosen = json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "In", "values": namespaces}]});
-    let asks = format!("({}) || ({})", cel::has_gpu(), cel::has_claims());
+    let limits = format!("({}) && ({})", cel::has_gpu(), cel::has_own_network());
+    let asks = format!("({limits}) || ({})", cel::has_claims());
     let conditions = [("is-silent", cel::pod_is_silent()), ("asks-for-a-gpu", asks)];
     let mut entry = entry(GPU_WEBHOOK, operator_namespace, &chosen, &conditions);
     entry["clientConfig"]["caBundle"] = json!(bundle);

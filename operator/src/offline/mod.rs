@@ -10,6 +10,7 @@
 //! among the documents are facts for the others. What is only in a cluster (quotas, limit ranges, claims) is not known
 //! here, so an API server may still say no.
 
+mod counts;
 mod fields;
 #[cfg(test)]
 mod forms_tests;
@@ -31,7 +32,7 @@ use crate::annotations;
 use crate::names::{INJECT, PREFIX};
 use crate::plan::{Decision, Defaults, Deny, Facts, Namespace, Skip, plan};
 
-pub use kinds::{claim_templates, pods};
+pub use kinds::{Template, claim_templates, pods, without_template};
 
 /// The most bytes of manifests; YAML can grow when it is read.
 pub const BYTES_MAX: usize = 16 << 20;
@@ -79,6 +80,16 @@ pub enum OfflineError {
         "document {0} holds another one that kubectl does not read: begin that with a line of three dashes alone"
     )]
     Hidden(usize),
+    /// A line that kubectl refuses as a separator. As YAML it would be a key with dashes before it.
+    #[error(
+        "line {line} begins with three dashes and goes on with {rest:?}, which separates no documents: end the line behind the dashes"
+    )]
+    NoSeparator {
+        /// Line of the stream, counted from 1.
+        line: usize,
+        /// Beginning of what follows the dashes.
+        rest: String,
+    },
     /// YAML, and no manifest.
     #[error("document {0} is no object of Kubernetes, it has no kind: leave it out, or say what it is")]
     NoObject(usize),
@@ -110,6 +121,9 @@ pub enum OfflineError {
 pub fn inject(yaml: &str, namespace: &str, defaults: &Defaults) -> Result<Injected, OfflineError> {
     if yaml.len() > BYTES_MAX {
         return Err(OfflineError::TooLarge(yaml.len()));
+    }
+    if let Some((line, rest)) = stream::no_separator(yaml) {
+        return Err(OfflineError::NoSeparator { line, rest });
     }
     let pieces = stream::cut(yaml);
     let mut documents = read(&pieces)?;
@@ -236,12 +250,13 @@ impl Scene {
         let namespace = text(document, "/metadata/namespace").unwrap_or(default).to_owned();
         let name = text(document, "/metadata/name").or_else(|| text(document, "/metadata/generateName"));
         let object = format!("{} {namespace}/{}", kind(document), name.unwrap_or_default());
-        let Some(places) = kinds::known(document) else {
+        let Some(known) = kinds::known(document) else {
             let note = |text| Note { object: object.clone(), text, denied: false };
             let said = if is_ours(document) { fields::unknown(document) } else { unknown(document) };
             notes.extend(said.into_iter().map(note));
             return false;
         };
+        let places: Vec<String> = known.into_iter().map(|(place, _)| place).collect();
         notes.extend(misplaced(document, &places).map(|text| Note {
             object: object.clone(),
             text,
@@ -309,20 +324,28 @@ fn inject_pod(pod: &mut Value, facts: &Facts, is_known: bool, mut note: impl FnM
 
 /// Sentences on an object of an unknown kind; none where nothing in it looks like a pod or speaks of a sidecar.
 fn unknown(object: &Value) -> Vec<String> {
-    let places = kinds::guessed(object);
+    let templates = kinds::guessed(object);
+    let spoken =
+        templates.iter().map(|place| if place.is_empty() { "spec".to_owned() } else { kinds::spoken(place) });
+    let spoken: Vec<String> = spoken.chain(without_template(object)).collect();
     let version = text(object, "/apiVersion").unwrap_or("no apiVersion");
-    if places.is_empty() {
+    if spoken.is_empty() {
         return annotated(object, version);
     }
-    let spoken: Vec<String> = places.iter().map(|place| kinds::spoken(place)).collect();
     let mut sentences = vec![format!(
         "the kind is not known here ({version}), so {} stays as it is: its pods get their sidecars from the webhook when they are made",
         spoken.join(", ")
     )];
-    sentences.extend(misplaced(object, &places));
-    let said = |place: &String| annotations_of(object.pointer(place)?);
-    sentences.extend(places.iter().filter_map(said).flat_map(|said| annotations::unknown(&said)));
+    sentences.extend(misplaced(object, &templates));
+    sentences.extend(misspelt(object));
     sentences
+}
+
+/// Sentences on annotations of ours that nobody knows, wherever they are.
+fn misspelt(object: &Value) -> Vec<String> {
+    let said = |place: &String| Some(texts(object.pointer(place)?.as_object()?));
+    let all = kinds::annotated(object);
+    all.iter().filter_map(said).flat_map(|said| annotations::unknown(&said)).collect()
 }
 
 /// Sentences on annotations of ours in an object of which nothing looks like a pod. Its controller may give them to pods.
@@ -338,8 +361,7 @@ fn annotated(object: &Value, version: &str) -> Vec<String> {
         "the kind is not known here ({version}), so it stays as it is, with annotations of {PREFIX} at {}: pods that get them get their sidecars from the webhook when they are made",
         kinds::spoken(place)
     )];
-    let said = |place: &String| Some(texts(object.pointer(place)?.as_object()?));
-    sentences.extend(places.iter().filter_map(said).flat_map(|said| annotations::unknown(&said)));
+    sentences.extend(misspelt(object));
     sentences
 }
 

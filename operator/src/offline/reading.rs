@@ -1,5 +1,6 @@
 //! A document of YAML, or of JSON, as the JSON that kubectl would send for it: anchors, merge keys and repeated keys
-//! included. It is read by a port of libyaml, of which kubectl's library is one, too: both take the same texts.
+//! included. It is read by a port of libyaml, of which kubectl's library is one, too. That one takes a colon at the end of a
+//! text in braces or brackets besides, such as `{emptyDir:}`; here it is refused.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -81,6 +82,9 @@ fn fault(error: &libyaml_safer::Error) -> Fault {
     let mark = error.problem_mark().or_else(|| error.context_mark());
     let text = match (error.problem(), error.context()) {
         ("", _) => error.to_string(),
+        (problem @ "found unexpected ':'", _) => {
+            format!("{problem} before a comma, brace or bracket: put a space behind it, or quote the text")
+        }
         (problem, Some(context)) => format!("{problem} {context}"),
         (problem, None) => problem.to_owned(),
     };

@@ -77,6 +77,17 @@ fn begins_of_json(body: &str) -> Vec<usize> {
     if body[at..].trim_start().is_empty() { begins } else { Vec::new() }
 }
 
+/// The most letters that are shown of a line.
+const SHOWN_MAX: usize = 40;
+
+/// Line with dashes before something else than a comment, counted from 1, and the beginning of that. A template that takes the
+/// end of a line away makes such a line of its separator.
+pub(super) fn no_separator(stream: &str) -> Option<(usize, String)> {
+    let mut lines = (1..).zip(stream.split_inclusive('\n'));
+    let (number, line) = lines.find(|(_, line)| line.starts_with("---") && !separates(line))?;
+    Some((number, line["---".len()..].trim().chars().take(SHOWN_MAX).collect()))
+}
+
 /// Three dashes, and nothing but a comment behind them.
 fn separates(line: &str) -> bool {
     let said = line.strip_prefix("---").map(str::trim);

@@ -162,12 +162,34 @@ fn documents_are_read_in_every_form_that_kubectl_reads() {
         ("\ta: 1\n", "cannot start any token"),
         ("a: \"b\\", "unexpected end of stream"),
         ("a: [!!str, b]\n", "the parser gave up"),
+        ("a: {emptyDir:}\n", "found unexpected ':' before a comma, brace or bracket: put a space behind it"),
     ] {
         let refused = reading::read(yaml).unwrap_err();
         assert!(refused.text.contains(fault) && refused.line <= 2, "{refused:?}");
     }
     // A comment needs no space behind three dashes.
     assert_eq!(injected("kind: Secret\n---#x\nkind: Secret\n").objects.len(), 2);
+}
+
+/// A template that takes a line's end away makes them. As YAML each is a key, of an object without its version or kind.
+#[test]
+fn a_line_that_goes_on_behind_three_dashes_is_refused_as_kubectl_refuses_it() {
+    let refused = |yaml: &str| inject(yaml, "ml", &Defaults::default()).unwrap_err().to_string();
+    for (yaml, told) in [
+        (
+            "---apiVersion: v1\nkind: Secret\n",
+            "line 1 begins with three dashes and goes on with \"apiVersion: v1\"",
+        ),
+        (
+            "kind: Secret\n--- {kind: Secret}\n",
+            "line 2 begins with three dashes and goes on with \"{kind: Secret}\"",
+        ),
+        ("kind: Secret\n----\nkind: Secret\n", "line 2 begins with three dashes and goes on with \"-\""),
+    ] {
+        assert!(refused(yaml).starts_with(told), "{}", refused(yaml));
+    }
+    let indented = "kind: Secret\nstringData:\n  a: |\n    ---x\n--- # next\nkind: Secret\n";
+    assert_eq!(injected(indented).yaml, indented);
 }
 
 #[test]
@@ -353,11 +375,29 @@ fn kinds_that_other_injectors_are_tested_with_pass_or_are_named() {
         format!("{{pools: {{a: {{template: {pod}}}}}}}"),
         "spec.pools.a.template",
     );
+    // Containers without a template around them.
+    let list = "[{name: a, image: i}]";
+    named(
+        "grove.io",
+        "PodCliqueSet",
+        format!(
+            "{{template: {{cliques: [{{name: prefill, spec: {{podSpec: {{containers: {list}}}}}}}, {{name: decode, spec: {{podSpec: {{containers: {list}}}}}}}]}}}}"
+        ),
+        "spec.template.cliques[0].spec.podSpec.containers, spec.template.cliques[1].spec.podSpec.containers",
+    );
+    named(
+        "serving.kserve.io",
+        "InferenceService",
+        format!("{{predictor: {{containers: {list}, workerSpec: {{containers: {list}}}}}}}"),
+        "spec.predictor.containers, spec.predictor.workerSpec.containers",
+    );
+    named("serving.knative.dev", "Revision", format!("{{containers: {list}}}"), "spec");
     for silent in [
         "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {ports: [{port: 0400}]}\n",
         "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {tls.crt: \"-----BEGIN\\nx\"}\n",
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nrules: []\n",
         "apiVersion: v1\nkind: List\nitems: []\n",
+        "apiVersion: example.org/v1\nkind: Yard\nspec: {containers: [40ft, {size: 20}]}\n",
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {}\n",
     ] {
         let done = injected(silent);
@@ -572,6 +612,11 @@ fn what_seems_to_make_pods_and_is_not_known_is_named_with_what_its_author_got_wr
             ),
         ]
     );
+    // Where its containers are in no template, too.
+    let bare = "apiVersion: serving.kserve.io/v1\nkind: InferenceService\nmetadata: {annotations: {tensorlane.dev/injct: enabled}}\n\
+        spec: {predictor: {containers: [{name: a}]}}\n";
+    let told: Vec<_> = injected(bare).notes.into_iter().map(|note| note.text).collect();
+    assert!(told.len() == 2 && told[1].contains("did you mean tensorlane.dev/inject?"), "{told:?}");
     // A Job of somebody else is none of Kubernetes.
     let other = format!("apiVersion: example.org/v1\nkind: Job\nspec: {{template: {TEMPLATE}}}\n");
     assert!(injected(&other).notes[0].text.starts_with("the kind is not known here"));

@@ -131,7 +131,12 @@ fn peer_spec(pod: &PodFacts, peer: Option<&TensorPeer>) -> Option<Action> {
     if peer.is_none() && (pod.ended || pod.ending) {
         return None;
     }
-    let spec = PeerSpec { exchange: pod.exchange.clone(), pod_uid: pod.uid.clone(), node: pod.node.clone() };
+    let spec = PeerSpec {
+        exchange: pod.exchange.clone(),
+        pod_uid: pod.uid.clone(),
+        node: pod.node.clone(),
+        pod_ips: Some(pod.ips.clone()),
+    };
     let owned = peer.is_some_and(|peer| peer.owner_references().iter().any(|owner| owner.uid == pod.uid));
     if owned && peer.is_some_and(|peer| peer.spec == spec) {
         return None;

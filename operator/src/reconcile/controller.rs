@@ -62,7 +62,7 @@ struct Task {
     actions: Vec<Action>,
 }
 
-/// The same by object, in the order in which each comes first.
+/// Actions by object, in the order in which each object comes first.
 fn tasks(namespace: &str, actions: Vec<Action>) -> Vec<Task> {
     let mut all: Vec<Task> = Vec::new();
     let mut places: BTreeMap<Object, usize> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Content of a namespace, as plain data.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
+use tensorlane_proto::crd::{DEFAULT_EXCHANGE, POD_IPS_MAX, TensorExchange, TensorPeer};
 
 use crate::manifests::Gap;
 use crate::names::{DEFAULT_ACCOUNT, EXCHANGE, INJECTED, SIDECAR};
@@ -34,6 +34,8 @@ pub struct PodFacts {
     pub account: String,
     /// The node, once it is known.
     pub node: Option<String>,
+    /// The IP addresses of the pod, as its kubelet says them; none until it does.
+    pub ips: Vec<String>,
     /// Set if its containers have ended for good.
     pub ended: bool,
     /// Set if it is being deleted.
@@ -60,12 +62,18 @@ impl PodFacts {
             exchange: labels.get(EXCHANGE).cloned().unwrap_or_else(|| DEFAULT_EXCHANGE.to_owned()),
             account: account(pod).to_owned(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            ips: ips(pod),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             ending: pod.metadata.deletion_timestamp.is_some(),
             sidecar_ready: sidecars.into_iter().flatten().any(|one| one.name == SIDECAR && one.ready),
             node_lost: node_lost(pod),
         })
     }
+}
+
+fn ips(pod: &Pod) -> Vec<String> {
+    let said = pod.status.as_ref().and_then(|status| status.pod_ips.as_ref());
+    said.into_iter().flatten().map(|one| one.ip.clone()).take(POD_IPS_MAX).collect()
 }
 
 fn account(pod: &Pod) -> &str {

@@ -44,6 +44,7 @@ fn readiness(pod: &PodFacts, peer: &TensorPeer) -> (bool, Why) {
         _ if pod.node_lost => ("NodeLost", "the pod's node does not answer"),
         _ if !pod.sidecar_ready => ("SidecarNotReady", "the sidecar's container is not ready"),
         _ if !published => ("NotPublished", "the sidecar has not said yet how it is reached"),
+        _ if pod.ips.is_empty() => ("NoPodIP", "Kubernetes has told no IP of the pod yet: nobody dials it"),
         _ => ("Published", "other peers can reach the sidecar"),
     };
     (why.0 == "Published", (why.0, why.1.to_owned()))

@@ -16,6 +16,7 @@ fn pod(name: &str, uid: &str) -> PodFacts {
         uid: uid.to_owned(),
         exchange: "default".to_owned(),
         node: Some("n1".to_owned()),
+        ips: vec!["10.0.0.7".to_owned()],
         sidecar_ready: true,
         ..PodFacts::default()
     }
@@ -37,7 +38,7 @@ fn peer(of: &PodFacts) -> TensorPeer {
             "name": of.name, "namespace": "ml", "generation": 1,
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": of.name, "uid": of.uid}],
         },
-        "spec": {"exchange": of.exchange, "podUID": of.uid, "node": of.node},
+        "spec": {"exchange": of.exchange, "podUID": of.uid, "node": of.node, "podIPs": of.ips},
         "status": {"incarnation": "0".repeat(32), "fingerprints": [format!("sha256:{}", "0".repeat(64))]},
     }))
     .unwrap()
@@ -111,6 +112,47 @@ fn the_first_pod_gets_an_exchange_a_role_binding_and_a_peer() {
 }
 
 #[test]
+fn the_ips_of_a_pod_stand_in_its_peer_once_kubernetes_has_them_and_others_when_it_has_others() {
+    let with =
+        |ips: &[&str]| PodFacts { ips: ips.iter().map(|&ip| ip.to_owned()).collect(), ..pod("a", "1") };
+    let written = |seen: &PodFacts, now: &PodFacts| {
+        let actions = build(&scene(vec![exchange("default")], vec![now.clone()], vec![peer(seen)]), NOW);
+        actions.into_iter().find_map(|action| match action {
+            Action::ApplyPeer { spec, forgets, .. } => Some((spec.pod_ips.unwrap(), forgets)),
+            _ => None,
+        })
+    };
+    let ips = vec!["10.0.0.7".to_owned(), "fd00::7".to_owned()];
+    assert_eq!(
+        written(&with(&[]), &with(&["10.0.0.7", "fd00::7"])),
+        Some((ips, None)),
+        "nothing is forgotten"
+    );
+    assert_eq!(
+        written(&with(&["10.0.0.7"]), &with(&["10.0.0.8"])),
+        Some((vec!["10.0.0.8".to_owned()], None))
+    );
+    assert_eq!(written(&with(&["10.0.0.7"]), &with(&["10.0.0.7"])), None);
+    let mut earlier = peer(&with(&[]));
+    earlier.spec.pod_ips = None;
+    let actions = build(&scene(vec![exchange("default")], vec![with(&[])], vec![earlier]), NOW);
+    assert!(
+        actions.iter().any(|action| matches!(action, Action::ApplyPeer { .. })),
+        "an earlier operator wrote it"
+    );
+}
+
+#[test]
+fn what_kubernetes_says_of_a_pods_ips_is_taken() {
+    let said = json!({
+        "metadata": {"name": "a", "uid": "1", "labels": {"tensorlane.dev/injected": "true"}},
+        "status": {"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}, {"ip": "fd00::7"}]},
+    });
+    let pod: Pod = serde_json::from_value(said).unwrap();
+    assert_eq!(PodFacts::of(&pod).unwrap().ips, ["10.0.0.7", "fd00::7"]);
+}
+
+#[test]
 fn a_namespace_without_pods_and_exchanges_is_left_alone() {
     assert_eq!(build(&scene(vec![], vec![], vec![]), NOW), []);
 }
@@ -126,6 +168,15 @@ fn every_scene_settles_and_counts_its_peers() {
     let status = serde_json::to_value(status).unwrap();
     assert_eq!(condition(Some(&status), "Accepted").1, "Accepted");
     assert_eq!(condition(Some(&status), "Ready").1, "PeersNotReady");
+}
+
+#[test]
+fn a_peer_that_has_published_is_not_ready_before_its_pod_has_an_ip() {
+    let early = PodFacts { ips: vec![], ..pod("a", "1") };
+    let before = settled(scene(vec![], vec![early.clone()], vec![peer(&early)]));
+    assert_eq!(ready(&before, "a"), ("False".to_owned(), "NoPodIP".to_owned()));
+    let after = settled(Scene { pods: vec![pod("a", "1")], ..before });
+    assert_eq!(ready(&after, "a"), ("True".to_owned(), "Published".to_owned()));
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub struct Bounds {
     /// Connections at once. An API server has one for each call that is open, and keeps a few; each takes a few tens of
     /// KiB. One more takes the place of the one that has been idle longest, and waits where none is idle.
     pub connections: usize,
-    /// The same of one address, so that nobody takes the places of all others. It costs an API server that has as many
-    /// calls open that the next one waits; API servers that come through one proxy share it.
+    /// Connections at once of one address, so that nobody takes the places of all others. It costs an API server that
+    /// has as many calls open that the next one waits; API servers that come through one proxy share it.
     pub of_one_source: usize,
     /// Time that a connection is not idle yet that has not called, because it is about to. It costs as long until those
     /// who never call make room for the next one of their source.
@@ -230,7 +230,7 @@ async fn lingering(stop: &CancellationToken, bounds: Bounds) {
     tokio::time::sleep(bounds.linger).await;
 }
 
-/// The same routes; once the connection is old, an answer says that it is the last one.
+/// Routes that say in an answer, once the connection is old, that it is the last one.
 fn closing_when(old: &Arc<AtomicBool>, routes: Router) -> Router {
     let old = Arc::clone(old);
     routes.layer(map_response(move |mut answer: Response| {

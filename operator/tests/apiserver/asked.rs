@@ -12,7 +12,7 @@ use crate::objects::{api, apply, create, get, installed, until};
 use crate::server::{ADMIN, Server};
 
 /// Person that asks: a kubeconfig.
-struct Person(PathBuf);
+pub(crate) struct Person(PathBuf);
 
 /// Answer to the question.
 struct Answer {
@@ -35,7 +35,7 @@ impl Person {
     }
 
     /// The lines about one thing.
-    fn checks(&self, about: &str) -> Vec<Value> {
+    pub(crate) fn checks(&self, about: &str) -> Vec<Value> {
         let answer = self.asks("check -o json");
         let all: Value =
             serde_json::from_str(&answer.text).unwrap_or_else(|error| panic!("{error}: {}", answer.text));
@@ -43,7 +43,7 @@ impl Person {
         findings.filter(|finding| finding["about"] == about).cloned().collect()
     }
 
-    fn says(&self, words: &str, code: i32, parts: &[&str]) {
+    pub(crate) fn says(&self, words: &str, code: i32, parts: &[&str]) {
         let answer = self.asks(words);
         assert_eq!(answer.code, code, "{words}: {}", answer.text);
         for part in parts {
@@ -91,6 +91,7 @@ pub(crate) async fn while_an_operator_runs(server: &Server, admin: &Client, oper
         assert_eq!(person.checks(about)[0]["level"], "ok", "{about}");
     }
     pods_are_explained(admin, &person).await;
+    crate::resized::a_limit_that_is_lowered_in_place_is_told_before_it_kills(admin, &person).await;
     peers_and_routes_are_shown(server, operator_token, &person).await;
     who_may_not_read_is_told_what(server, admin).await;
 }

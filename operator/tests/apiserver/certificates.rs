@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams};
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
 
-use crate::metrics::value;
+use crate::metrics::shows;
 use crate::objects::{api, create, get, injects, installed, until};
 use crate::paused::signal;
 use crate::renewal::{calls, path_is_the_operators};
@@ -41,7 +41,8 @@ async fn an_operator_serves_certificates_of_somebody_else_and_leaves_the_bundle_
     path_is_the_operators(&admin).await;
     let entries = entries(&admin).await;
     assert!(entries.iter().all(|entry| entry["clientConfig"]["caBundle"] == bundle), "{entries:?}");
-    assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_208_988_800), "the year 2040");
+    // The year 2040.
+    shows(port, "certificate_expiry_seconds", 2_208_988_800).await;
 
     // As cert-manager writes its bundle, which is no reason to touch the path.
     let called = calls(&admin).await;
@@ -52,7 +53,8 @@ async fn an_operator_serves_certificates_of_somebody_else_and_leaves_the_bundle_
     assert!(refused.contains("certificate"), "{refused}");
     mount(folder.path(), "second", &second);
     until("the renewed certificate is served", || async { create(&admin, &asking, true).await.ok() }).await;
-    assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_240_611_200), "the year 2041");
+    // The year 2041.
+    shows(port, "certificate_expiry_seconds", 2_240_611_200).await;
     assert_eq!(calls(&admin).await, called);
 }
 

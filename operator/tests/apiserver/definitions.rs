@@ -69,6 +69,8 @@ async fn a_pod_that_asks_is_refused_while_nobody_injects(admin: &Client) {
     let asking = pod(&json!({"tensorlane.dev/inject": "enabled"}));
     let refused = until("the webhook is called", || async { create(admin, &asking, true).await.err() }).await;
     assert!(refused.contains("pods.tensorlane.dev"), "{refused}");
+    pods_on_the_network_of_their_node_are_refused_without_a_call(admin).await;
+    the_operators_own_pods_are_made_while_nobody_answers(admin).await;
     create(admin, &pod(&json!({})), true).await.unwrap();
     create(admin, &pod(&json!({"tensorlane.dev/inject": "disabled"})), true).await.unwrap();
     // Somebody removes the configuration: the policy holds.
@@ -87,6 +89,44 @@ async fn a_pod_that_asks_is_refused_while_nobody_injects(admin: &Client) {
     let refused = create(admin, &silent, true).await.unwrap_err();
     assert!(refused.contains("the webhook was not called"), "{refused}");
     a_gpu_pod_is_refused_where_an_exchange_wants_it(admin).await;
+}
+
+/// Pods that a node may need to come up. By the label of their namespace some ask that nobody has thought of.
+async fn pods_on_the_network_of_their_node_are_refused_without_a_call(admin: &Client) {
+    let is_refused = async |pod: &Value| {
+        let refused = create(admin, pod, true).await.unwrap_err();
+        let told = "set hostNetwork: false, or tensorlane.dev/inject: disabled";
+        assert!(refused.contains(told) && !refused.contains("failed calling webhook"), "{refused}");
+    };
+    let on_host = |annotations: &Value| {
+        let mut pod = pod(annotations);
+        pod["spec"]["hostNetwork"] = json!(true);
+        pod
+    };
+    let mut asking = on_host(&json!({"tensorlane.dev/inject": "enabled"}));
+    is_refused(&asking).await;
+    asking["spec"]["initContainers"] =
+        json!([{"name": "tensorlane", "image": "example.org/sidecar", "restartPolicy": "Always"}]);
+    is_refused(&asking).await;
+    create(admin, &on_host(&json!({})), true).await.unwrap();
+    for (name, said) in [("labelled", "enabled"), ("misspelt", "yes")] {
+        make_namespace(admin, name, &json!({"tensorlane.dev/inject": said})).await;
+        let mut silent = on_host(&json!({}));
+        silent["metadata"]["namespace"] = json!(name);
+        is_refused(&silent).await;
+    }
+}
+
+/// As after a loss of all nodes, in a namespace that somebody has labelled: an operator that waits for itself never comes.
+async fn the_operators_own_pods_are_made_while_nobody_answers(admin: &Client) {
+    let mut namespace = crate::objects::installed(&["Namespace"]).remove(0);
+    namespace["metadata"]["labels"]["tensorlane.dev/inject"] = json!("enabled");
+    apply(admin, &namespace).await.unwrap();
+    let template = crate::objects::installed(&["Deployment"]).remove(0)["spec"]["template"].clone();
+    let mut own = json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+    own["metadata"]["name"] = json!("operator");
+    own["metadata"]["namespace"] = namespace["metadata"]["name"].clone();
+    create(admin, &own, true).await.unwrap();
 }
 
 /// Pods as another webhook leaves them that took something of the sidecar away after ours.
@@ -123,6 +163,10 @@ async fn a_gpu_pod_is_refused_where_an_exchange_wants_it(admin: &Client) {
     create(admin, &wanting, false).await.unwrap();
     let refused = until("the exchange is seen", || async { create(admin, &gpu, true).await.err() }).await;
     assert!(refused.contains("the webhook was not called"), "{refused}");
+    let mut on_host = gpu.clone();
+    on_host["spec"]["hostNetwork"] = json!(true);
+    let refused = create(admin, &on_host, true).await.unwrap_err();
+    assert!(refused.contains("set hostNetwork: false"), "{refused}");
     gpu["metadata"]["labels"] = json!({"team": "language"});
     create(admin, &gpu, true).await.unwrap();
 }

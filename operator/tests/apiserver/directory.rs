@@ -37,6 +37,7 @@ async fn a_compacted_watch_and_an_empty_list_leave_no_hole_in_the_table() {
     let tables = directory.watch();
     follows(&tables, &["a", "b", "c"]).await;
     asked(&server, &["list", "watch"]).await;
+    a_forged_address_stands_in_the_status_and_in_nobodys_table(&admin, &tables).await;
     let everything_seen = remember(directory.watch());
 
     proxy.close();
@@ -132,10 +133,12 @@ pub(crate) async fn counted(kubeconfig: &Path) -> (KubernetesDirectory, Arc<Metr
 
 /// Waits until the table has these peers, and no others.
 pub(crate) async fn follows(tables: &watch::Receiver<Arc<PeerTable>>, expected: &[&str]) {
-    until(&format!("the peers are {expected:?}"), || async {
-        (names(&tables.borrow()) == names_of(expected)).then_some(())
-    })
-    .await;
+    until(&format!("the peers are {expected:?}"), || async { has(tables, expected).then_some(()) }).await;
+}
+
+/// Returns whether the table has these peers, and no others.
+pub(crate) fn has(tables: &watch::Receiver<Arc<PeerTable>>, expected: &[&str]) -> bool {
+    names(&tables.borrow()) == names_of(expected)
 }
 
 /// Every table until one has `d`.
@@ -201,4 +204,30 @@ async fn forgotten(admin: &Client, version: &str) {
         told.then_some(())
     })
     .await;
+}
+
+/// Addresses that a pod says of itself are taken where the operator has written the same of the pod. Before, everybody dialed them.
+async fn a_forged_address_stands_in_the_status_and_in_nobodys_table(
+    admin: &Client,
+    tables: &watch::Receiver<Arc<PeerTable>>,
+) {
+    let liar = peer("liar");
+    let mut object = liar.clone();
+    object["spec"] =
+        json!({"exchange": "default", "podUID": "uid-of-liar", "podIPs": ["10.0.0.7", "fd00::7"]});
+    create(admin, &object, false).await.unwrap();
+    let addresses = ["10.96.0.1:443", "[fd00::7]:9421", "10.0.0.7:9421"];
+    let fingerprint = format!("sha256:{}", "9".repeat(64));
+    let status = json!({"status": {"fingerprints": [fingerprint], "addresses": addresses}});
+    api(admin, &liar).patch_status("liar", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    let taken = || {
+        let table = tables.borrow().clone();
+        table.iter().find(|entry| entry.name.as_str() == "liar").map(|entry| entry.addresses.clone())
+    };
+    until("the peer is dialed at its pod's own addresses alone", || async {
+        (taken()? == addresses[1..]).then_some(())
+    })
+    .await;
+    api(admin, &liar).delete("liar", &DeleteParams::default()).await.unwrap();
+    until("it is gone", || async { taken().is_none().then_some(()) }).await;
 }

@@ -24,11 +24,9 @@ const SETTINGS: [&str; 2] = [
 const GROUPS: [&str; 2] = ["cert-manager.io/", "monitoring.coreos.com/"];
 
 pub(crate) async fn other_operators_definitions_take_what_the_chart_makes_for_them(admin: &Client) {
-    let (helm, folder) = needed();
-    for definition in definitions(&folder) {
-        apply(admin, &definition).await.unwrap();
-        establish(admin, &definition).await;
-    }
+    let helm = needed();
+    let all = apply_definitions(admin, &["cert-manager", "prometheus-operator"]).await;
+    assert_eq!(all.len(), 4, "certificates, issuers, pod monitors and rules");
     let mut tried = Vec::new();
     for settings in SETTINGS {
         for object in rendered(&helm, settings) {
@@ -54,26 +52,43 @@ pub(crate) async fn other_operators_definitions_take_what_the_chart_makes_for_th
     assert_eq!(tried, expected);
 }
 
-/// Helm, and the folder of definitions.
-fn needed() -> (PathBuf, PathBuf) {
-    let Some(programs) = programs() else { panic!("they were there when the server was started") };
-    let (helm, folder) = (programs.join("helm"), programs.join("definitions"));
-    let are_there = helm.is_file() && folder.is_dir();
-    assert!(
-        are_there,
-        "{} has not helm and definitions: `cargo xtask cluster up` gets them",
-        programs.display()
-    );
-    (helm, folder)
+/// Helm, where the programs of Kubernetes are.
+fn needed() -> PathBuf {
+    let helm = folder().with_file_name("helm");
+    assert!(helm.is_file(), "there is no {}: `cargo xtask cluster up` gets it", helm.display());
+    helm
 }
 
-fn definitions(folder: &Path) -> Vec<Value> {
-    let files = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let paths = files.map(|file| file.unwrap().path());
-    let yaml = paths.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
-    let all: Vec<Value> =
-        yaml.map(|path| serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()).collect();
-    assert_eq!(all.len(), 4, "certificates, issuers, pod monitors and rules");
+/// The folder of what other projects define.
+pub(crate) fn folder() -> PathBuf {
+    let Some(programs) = programs() else { panic!("they were there when the server was started") };
+    let folder = programs.join("definitions");
+    assert!(folder.is_dir(), "there is no {}: `cargo xtask cluster up` gets it", folder.display());
+    folder
+}
+
+/// The definitions of these projects, established.
+pub(crate) async fn apply_definitions(admin: &Client, projects: &[&str]) -> Vec<Value> {
+    let mut all = Vec::new();
+    for project in projects {
+        let folder = folder().join(project);
+        let files =
+            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        for file in files {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let documents =
+                serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap());
+            all.extend(documents.filter(|object| object["kind"] == "CustomResourceDefinition"));
+        }
+    }
+    for definition in &all {
+        apply(admin, definition)
+            .await
+            .unwrap_or_else(|error| panic!("{}: {error}", definition["metadata"]["name"]));
+    }
+    for definition in &all {
+        establish(admin, definition).await;
+    }
     all
 }
 
@@ -102,15 +117,15 @@ fn rendered(helm: &Path, settings: &str) -> Vec<Value> {
 }
 
 /// A field that the definition does not know is an error, as for `kubectl apply --validate=strict`.
-async fn tries(admin: &Client, object: &Value) -> Result<(), String> {
+pub(crate) async fn tries(admin: &Client, object: &Value) -> Result<Value, String> {
     let parameters = PatchParams { dry_run: true, ..PatchParams::apply("test").validation_strict() };
     let name = object["metadata"]["name"].as_str().unwrap();
     let applied = api(admin, object).patch(name, &parameters, &Patch::Apply(object)).await;
-    applied.map(drop).map_err(|error| error.to_string())
+    applied.map(|made| serde_json::to_value(made).unwrap()).map_err(|error| error.to_string())
 }
 
 /// Or the definition would say nothing.
-async fn misspelt_is_refused(admin: &Client, object: &Value) {
+pub(crate) async fn misspelt_is_refused(admin: &Client, object: &Value) {
     let mut wrong = object.clone();
     wrong["spec"]["misspelt"] = json!("x");
     let refused = tries(admin, &wrong).await.expect_err("there is no such field");

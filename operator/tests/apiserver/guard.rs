@@ -4,7 +4,7 @@ use kube::Client;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::metrics::value;
+use crate::metrics::shows;
 use crate::objects::{api, get, until};
 use crate::running::exchange;
 
@@ -12,7 +12,7 @@ use crate::running::exchange;
 /// this the exchange was accepted.
 pub(crate) async fn a_weakened_policy_is_told_until_it_is_put_back(admin: &Client, port: u16) {
     says(admin, "Accepted").await;
-    assert_eq!(value(port, "peers_guarded"), Some(1));
+    shows(port, "peers_guarded", 1).await;
     let changes = [
         ("ValidatingAdmissionPolicyBinding", "validationActions", json!(["Audit"]), json!(["Deny"])),
         ("ValidatingAdmissionPolicy", "failurePolicy", json!("Ignore"), json!("Fail")),
@@ -24,7 +24,7 @@ pub(crate) async fn a_weakened_policy_is_told_until_it_is_put_back(admin: &Clien
             message.starts_with(&format!("{field} of {kind} tensorlane-peer-status is {weak}")),
             "{message}"
         );
-        assert_eq!(value(port, "peers_guarded"), Some(0));
+        shows(port, "peers_guarded", 0).await;
         set(admin, kind, field, &whole).await;
         says(admin, "Accepted").await;
     }

@@ -22,6 +22,12 @@ pub(crate) fn value(port: u16, series: &str) -> Option<u64> {
     Some(value.parse().unwrap())
 }
 
+/// Waits until a series has that value: an effect is there before it is counted.
+pub(crate) async fn shows(port: u16, series: &str, wanted: u64) {
+    until(&format!("{series} is {wanted}"), || async { (value(port, series) == Some(wanted)).then_some(()) })
+        .await;
+}
+
 /// Pods that the webhook was asked about, with this result.
 pub(crate) fn injections(port: u16, result: &str) -> u64 {
     value(port, &format!("injections_total{{result=\"{result}\"}}")).unwrap_or(0)
@@ -29,10 +35,12 @@ pub(crate) fn injections(port: u16, result: &str) -> u64 {
 
 /// After two pods have got their peers, of which one is ready.
 pub(crate) async fn the_leader_counts_what_it_does(port: u16) {
-    until("it leads", || async { (value(port, "leader") == Some(1)).then_some(()) }).await;
+    shows(port, "leader", 1).await;
     for kind in ["exchange", "role_binding", "peer", "peer_status", "exchange_status", "webhooks"] {
-        let done = value(port, &format!("reconciles_total{{kind=\"{kind}\",result=\"ok\"}}"));
-        assert!(done > Some(0), "{kind}: {done:?}");
+        let series = format!("reconciles_total{{kind=\"{kind}\",result=\"ok\"}}");
+        // An effect is there before it is counted.
+        until(&format!("{kind} is counted"), || async { (value(port, &series) > Some(0)).then_some(()) })
+            .await;
     }
     until("one peer is ready and one is not", || async {
         let peers = |state: &str| value(port, &format!("peers{{state=\"{state}\"}}"));

@@ -118,8 +118,16 @@ pub(crate) async fn make_namespace(client: &Client, name: &str, labels: &Value) 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until something is so.
-pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut is_so: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, is_so: impl FnMut() -> F) -> T {
+    until_by(Instant::now() + PATIENCE, what, is_so).await
+}
+
+/// Waits until something is so, until then at the latest.
+pub(crate) async fn until_by<T, F: Future<Output = Option<T>>>(
+    deadline: Instant,
+    what: &str,
+    mut is_so: impl FnMut() -> F,
+) -> T {
     loop {
         if let Some(found) = is_so().await {
             return found;

@@ -51,7 +51,7 @@ fn is_a_question(resource: &str, verb: &str) -> bool {
     verb == "create" && resource.starts_with("selfsubject")
 }
 
-/// The same by doing.
+/// Requests for more than the rights are refused.
 async fn requests_for_more_are_refused(of_pod: &Client) {
     let elsewhere = |mut object: Value| {
         object["metadata"]["namespace"] = json!("tensorlane-system");

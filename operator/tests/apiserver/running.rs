@@ -168,15 +168,26 @@ pub(crate) fn exchange() -> Value {
 }
 
 async fn a_pod_is_injected_and_its_peer_is_kept(admin: &Client, asking: &Value) {
+    // All pods so far were dry runs, of which nothing stays.
+    for object in [peer("p"), exchange()] {
+        assert_eq!(get(admin, &object).await, None);
+    }
     let made = serde_json::to_value(create(admin, asking, false).await.unwrap()).unwrap();
     assert_eq!(made["spec"]["initContainers"][0]["name"], "tensorlane");
     assert_eq!(made["metadata"]["labels"]["tensorlane.dev/exchange"], "default");
     let found = until("the peer is made", || async { get(admin, &peer("p")).await }).await;
     assert_eq!(
         found["spec"],
-        json!({"exchange": "default", "podUID": made["metadata"]["uid"], "node": "n1"})
+        json!({"exchange": "default", "podUID": made["metadata"]["uid"], "node": "n1", "podIPs": []})
     );
     assert_eq!(found["metadata"]["ownerReferences"][0]["uid"], made["metadata"]["uid"]);
+    let has_ips = json!({"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
+    let pods = api(admin, asking);
+    pods.patch_status("p", &PatchParams::default(), &Patch::Merge(&has_ips)).await.unwrap();
+    until("the peer has the addresses of its pod", || async {
+        (get(admin, &peer("p")).await?["spec"]["podIPs"] == json!(["10.0.0.1", "fd00::1"])).then_some(())
+    })
+    .await;
     belongs_to(admin, &["default"]).await;
     until("the exchange counts it", || async {
         (get(admin, &exchange()).await?["status"]["peers"] == 1).then_some(())

@@ -67,6 +67,9 @@ fn where_nothing_is_named_and_nothing_is_built_there_is_no_folder() {
 /// The processes, and what they need.
 pub(crate) struct Server {
     // Ended before the folder goes.
+    /// etcd and the API server.
+    storing: Vec<Process>,
+    /// Programs that call them.
     processes: Vec<Process>,
     folder: TempDir,
     port: u16,
@@ -95,14 +98,15 @@ impl Server {
         Server::start_with(&[]).await
     }
 
-    /// The same, with these arguments of the API server besides.
+    /// Starts one with these arguments of the API server besides.
     pub(crate) async fn start_with(more: &[&str]) -> Server {
         let Some(programs) = programs() else {
             panic!("target/cluster/bin has not all of {PROGRAMS:?}: `cargo xtask cluster up` builds them");
         };
         let folder = tempfile::tempdir().unwrap();
+        let (storing, processes) = (Vec::new(), Vec::new());
         let mut server =
-            Server { processes: Vec::new(), folder, port: free_port(), arguments: Default::default() };
+            Server { storing, processes, folder, port: free_port(), arguments: Default::default() };
         server.prepare(more);
         server.begin(&programs);
         server.wait_until_ready().await;
@@ -150,13 +154,15 @@ impl Server {
 
     fn begin(&mut self, programs: &Path) {
         let [etcd, apiserver] = self.arguments.clone();
+        let callers = self.processes.len();
         self.spawn(&programs.join("etcd"), &etcd, "etcd.log");
         self.spawn(&programs.join("kube-apiserver"), &apiserver, "apiserver.log");
+        self.storing = self.processes.split_off(callers);
     }
 
-    /// Ends both, copies all that is stored from one folder into another one's place, and starts them again.
+    /// Ends both, copies all that is stored from one folder into another one's place, and starts them again. Whoever calls them goes on.
     async fn copy_while_ended(&mut self, from: &str, to: &str) {
-        self.processes.clear();
+        self.storing.clear();
         let (from, to) = (self.path(from), self.path(to));
         let _ = fs::remove_dir_all(&to);
         let copied = Command::new("cp").arg("-r").args([&from, &to]).status().unwrap();
@@ -218,7 +224,7 @@ impl Server {
         let client = self.admin();
         let deadline = Instant::now() + START;
         while client.request_text(http_get("/readyz")).await.is_err() {
-            let ended = self.processes.iter_mut().any(|process| process.0.try_wait().unwrap().is_some());
+            let ended = self.storing.iter_mut().any(|process| process.0.try_wait().unwrap().is_some());
             assert!(
                 !ended && Instant::now() < deadline,
                 "no API server:\n{}{}",
@@ -248,7 +254,7 @@ impl Server {
         Client::try_from(self.config(token)).unwrap()
     }
 
-    /// The same, which does not try again by itself what is refused for now.
+    /// A client with this token, which does not try again by itself what is refused for now.
     pub(crate) fn client_that_tries_once(&self, token: &str) -> Client {
         let mut config = self.config(token);
         config.default_retry = false;
@@ -277,7 +283,7 @@ impl Server {
         self.kubeconfig(token, "kubeconfig");
     }
 
-    /// The same in a file of that name, for whoever is somebody else.
+    /// A kubeconfig in a file of that name, for whoever is somebody else.
     pub(crate) fn kubeconfig(&self, token: &str, name: &str) -> PathBuf {
         self.kubeconfig_of(&serde_json::json!({"token": token}), name)
     }

@@ -9,7 +9,7 @@ mod watching;
 
 use serde_json::{Value, json};
 
-use crate::served::{Served, list};
+use crate::served::{Served, forbidden, list};
 
 /// Two namespaces with an exchange of the same name, and one that only has our label.
 fn two_namespaces() -> Served {
@@ -192,6 +192,27 @@ fn a_check_of_all_namespaces_looks_at_each_that_uses_tensorlane() {
     assert!(served.says("explain pod/a -A", 2).contains("explain is about one object"));
 }
 
+/// A scaler has lowered the limit of one sidecar in place; nothing has ended it yet.
+#[test]
+fn a_check_names_the_pods_whose_sidecar_was_made_smaller_than_its_arena() {
+    let served = two_namespaces();
+    let pod = |name: &str, limit: &str| {
+        let env = json!([{"name": "TENSORLANE_ARENA_SIZE", "value": "1Gi"}, {"name": "TENSORLANE_ARENA_BASE", "value": "256Mi"}]);
+        let sidecar = json!({"name": "tensorlane", "image": "i", "env": env, "resources": {"limits": {"memory": limit}}});
+        let labels = json!({"tensorlane.dev/injected": "true", "tensorlane.dev/exchange": "default"});
+        json!({"metadata": {"name": name, "namespace": "ml", "labels": labels}, "spec": {"initContainers": [sidecar], "containers": []}})
+    };
+    let path = "/api/v1/namespaces/ml/pods";
+    served.has(path, list(&[pod("a", "1280Mi"), pod("b", "300Mi")]));
+    let told = served.says("check -n ml", 1);
+    assert!(
+        told.contains("what is beside it: b (300Mi of 1280Mi)\n") && told.contains("docs/scalers.md"),
+        "{told}"
+    );
+    served.has(path, list(&[pod("a", "1280Mi"), pod("b", "1280Mi")]));
+    assert!(!served.says("check -n ml", 1).contains("docs/scalers.md"));
+}
+
 /// The policy that closes the port is printed such that a shell applies it, and once it is there nothing is said of it.
 #[test]
 fn a_check_prints_the_policy_that_closes_the_port_for_peers_and_sees_it_once_it_is_there() {
@@ -251,4 +272,54 @@ fn an_object_of_any_kind_that_makes_pods_is_explained_pod_by_pod() {
     assert!(told.contains("its pods get a sidecar of exchange default"), "{told}");
     let told = served.says("explain service/x -n ml", 1);
     assert!(told.contains("knows no kind \"service\"") && told.contains("kubectl api-resources"), "{told}");
+}
+
+/// A Job of a CronJob is refused its pod: the Event is on the Job, and the one of somebody else's Job is not ours.
+#[test]
+fn refusals_are_told_of_what_an_object_has_made_and_missing_rights_are_said() {
+    let served = two_namespaces();
+    for facts in ["limitranges", "resourcequotas"] {
+        served.has(&format!("/api/v1/namespaces/ml/{facts}"), list(&[]));
+    }
+    let template = json!({"metadata": {"annotations": {"tensorlane.dev/inject": "enabled"}}, "spec": {"containers": [{"name": "main", "image": "i"}]}});
+    served.has(
+        "/apis/batch/v1/namespaces/ml/cronjobs/nightly",
+        json!({
+            "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly", "namespace": "ml", "uid": "c"},
+            "spec": {"jobTemplate": {"spec": {"parallelism": 3, "template": template}}},
+        }),
+    );
+    let job = |name: &str, owner: &str| {
+        let owners = json!([{"apiVersion": "batch/v1", "kind": "CronJob", "name": owner, "uid": &owner[..1], "controller": true}]);
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "ml", "ownerReferences": owners}})
+    };
+    served.has("/apis/batch/v1/namespaces/ml/jobs/nightly-1", job("nightly-1", "cronjob"));
+    served.has("/apis/batch/v1/namespaces/ml/jobs/weekly-1", job("weekly-1", "weekly"));
+    let event = |job: &str, message: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": job, "namespace": "ml"}, "reason": "FailedCreate", "message": message,
+            "involvedObject": {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job}, "lastTimestamp": "2026-01-01T00:00:00Z",
+        })
+    };
+    let events = "/api/v1/namespaces/ml/events";
+    let range = "Error creating: pods \"nightly-1-\" is forbidden: runAsUser: Invalid value: 64646: must be in the ranges: [1000920000, 1000929999]";
+    served.has(events, list(&[event("weekly-1", "exceeded quota"), event("nightly-1", range)]));
+    let told = served.says("explain cronjob/nightly -n ml", 1);
+    assert!(told.contains("its pods are refused (Job nightly-1, last at 2026-01-01T00:00:00Z)"), "{told}");
+    assert!(told.contains("sidecar.user: 0") && !told.contains("exceeded quota"), "{told}");
+    assert!(told.contains("3 pods: "), "{told}");
+
+    served.has("/apis/batch/v1/namespaces/ml/jobs/nightly-1", forbidden("jobs.batch"));
+    let told = served.says("explain cronjob/nightly -n ml", 3);
+    assert!(
+        told.contains("who made it cannot be read: Job nightly-1: ")
+            && told.contains("jobs.batch is forbidden"),
+        "{told}"
+    );
+    served.has(events, forbidden("events"));
+    let told = served.says("explain cronjob/nightly -n ml", 3);
+    assert!(
+        told.contains("the Events cannot be read: ") && told.contains("its pods get a sidecar"),
+        "{told}"
+    );
 }

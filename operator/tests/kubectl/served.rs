@@ -28,6 +28,14 @@ pub(crate) fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
 }
 
+/// Refusal to read.
+pub(crate) fn forbidden(what: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403,
+        "message": format!("{what} is forbidden: User \"x\" cannot list it"), "metadata": {},
+    })
+}
+
 impl Served {
     pub(crate) fn start() -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -115,11 +123,14 @@ fn answer(stream: &TcpStream, answers: &Answers) {
         "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
         "message": "not here", "metadata": {},
     });
-    let (status, body) = found.map_or(("404 Not Found", missing), |object| ("200 OK", object));
+    let body = found.unwrap_or(missing);
+    // What is refused is a Status with a code.
+    let status = body["code"].as_u64().unwrap_or(200);
     let body = body.to_string();
     let head = "Content-Type: application/json\r\nConnection: close";
     // Whoever asked may have gone.
-    let _ = write!(&*stream, "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let _ =
+        write!(&*stream, "HTTP/1.1 {status} Told\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
 }
 
 /// Of a list what a selector of the name leaves.

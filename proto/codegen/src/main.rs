@@ -57,6 +57,7 @@ fn generate(proto: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
         .bytes(".tensorlane.v1")
         .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
         .client_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
+        .codec_path("crate::codec::WeighedCodec")
         .out_dir(out)
         .compile_fds(set)?;
     Ok(())

@@ -20,7 +20,7 @@ pub use exchange::{
     Arena, ExchangeSpec, ExchangeStatus, Gc, Gpu, Inject, Members, Security, SidecarResources,
     SidecarSettings, TensorExchange,
 };
-pub use peer::{OfferedTransport, PeerOffer, PeerSpec, PeerStatus, TensorPeer};
+pub use peer::{OfferedTransport, POD_IPS_MAX, PeerOffer, PeerSpec, PeerStatus, TensorPeer, is_at_pod};
 pub use words::{
     Encryption, GpuMode, LogLevel, Neighbours, Prefer, Requirement, SameNode, TransportKind, UnknownWord,
 };

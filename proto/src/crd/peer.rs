@@ -1,5 +1,7 @@
 //! `TensorPeer`: one sidecar of an exchange.
 
+use std::net::{IpAddr, SocketAddr};
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,28 @@ pub struct PeerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
+    /// The IP addresses of the pod, as Kubernetes has them. Of the status's addresses others dial these alone; all of
+    /// them where this is absent, as an operator of an earlier release leaves it.
+    #[serde(rename = "podIPs", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), inner(length(min = 2, max = 64)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub pod_ips: Option<Vec<String>>,
+}
+
+/// The most IP addresses of a pod that its peer's spec has. Kubernetes gives a pod one for each family.
+pub const POD_IPS_MAX: usize = 8;
+
+/// Returns whether an address `IP:PORT`, which a pod says of itself, is at one of the pod's own IP addresses. An operator of an
+/// earlier release writes none of these, and then each passes.
+pub fn is_at_pod(address: &str, pod_ips: Option<&[impl AsRef<str>]>) -> bool {
+    let Some(pod_ips) = pod_ips else { return true };
+    let ip = |text: &str| text.parse().ok().map(|ip: IpAddr| ip.to_canonical());
+    let said = match address.parse() {
+        // An interface of whoever reads it.
+        Ok(SocketAddr::V6(said)) if said.scope_id() != 0 => return false,
+        Ok(said) => said.ip().to_canonical(),
+        Err(_) => return false,
+    };
+    pod_ips.iter().any(|own| ip(own.as_ref()) == Some(said))
 }
 
 /// Status that the sidecar reports of itself.
@@ -125,4 +149,24 @@ pub struct OfferedTransport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub detail: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_pods_own_by_its_ip_in_either_form_and_whatever_its_port() {
+        let both = ["10.0.0.7", "fd00:0::7"];
+        for own in ["10.0.0.7:9421", "10.0.0.7:1", "[fd00::7]:9421", "[::ffff:10.0.0.7]:9421"] {
+            assert!(is_at_pod(own, Some(&both)), "{own}");
+        }
+        for other in ["10.0.0.8:9421", "[fd00::8]:9421", "10.0.0.7", "trainer-0:9421", "", "[fd00::7%2]:9421"]
+        {
+            assert!(!is_at_pod(other, Some(&both)), "{other}");
+        }
+        assert!(!is_at_pod("10.0.0.7:9421", Some(&[] as &[&str])), "the pod has no address yet");
+        assert!(!is_at_pod("10.0.0.7:9421", Some(&["", "x"])), "no address of Kubernetes is that");
+        assert!(is_at_pod("10.0.0.8:9421", None::<&[&str]>), "an earlier operator says nothing of it");
+    }
 }

@@ -62,7 +62,7 @@ words! {
     TransportKind {
         /// Shared memory of the same node.
         Shm = "shm",
-        /// The same GPU.
+        /// GPU in common.
         CudaIpc = "cuda_ipc",
         /// Any two peers, over TLS or plain lanes.
         Tcp = "tcp",

@@ -342,6 +342,10 @@ pub struct SetSpec {
     /// Files that its rows lie in; absent for one in the arena of its owner.
     #[prost(message, optional, tag = "5")]
     pub files: ::core::option::Option<SetFiles>,
+    /// Whether the rows of each leaf lie in one piece of the arena, taken when the set is made, so that they can be mapped. Not for files.
+    /// Earlier sidecars do not know it, and have the rows in bands.
+    #[prost(bool, tag = "6")]
+    pub contiguous: bool,
 }
 /// Directory in which the rows of a mutable set lie, in the layout of tensordict.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -435,6 +439,10 @@ pub struct SetReadRequest {
     /// How long the call may take, in milliseconds; 0 means the sidecar's default.
     #[prost(uint64, tag = "4")]
     pub deadline_ms: u64,
+    /// Whether the rows are wanted where they lie: commits to them wait until the tensors are released. Where that cannot be, and over gRPC,
+    /// they are copied as without it: `copied` of the tensors says which.
+    #[prost(bool, tag = "5")]
+    pub map: bool,
 }
 /// One leaf of rows that were read over gRPC.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -639,7 +647,7 @@ pub struct SetStatResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum SetDurability {
-    /// PROCESS.
+    /// Stands for that of a set that is opened, and PROCESS for one that is made.
     Unspecified = 0,
     /// Commits survive the end of the sidecar's process. Rows that were being written at that moment may be mixed, and nobody is told.
     None = 1,
@@ -870,7 +878,7 @@ pub struct ChannelStatus {
     /// Set when the writer said that no more come.
     #[prost(bool, tag = "4")]
     pub finished: bool,
-    /// Its readers.
+    /// Its readers; those of all channels and the patterns of `allowed` have 4 MiB in one answer.
     #[prost(message, repeated, tag = "5")]
     pub readers: ::prost::alloc::vec::Vec<ChannelReaderStatus>,
     /// Bytes of the ring.
@@ -888,6 +896,12 @@ pub struct ChannelStatus {
     /// Set while the connection to the peer that has the channel is lost, and may come back.
     #[prost(bool, tag = "10")]
     pub away: bool,
+    /// Readers that are not among `readers`, for want of room in the answer. The channel of just the asked name comes first.
+    #[prost(uint32, tag = "11")]
+    pub readers_left_out: u32,
+    /// Patterns that are not among `allowed`, likewise.
+    #[prost(uint32, tag = "12")]
+    pub allowed_left_out: u32,
 }
 /// One reader, as it is at this moment.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2292,10 +2306,10 @@ pub struct WatchResponse {
     #[prost(string, tag = "4")]
     pub next_page_token: ::prost::alloc::string::String,
 }
-/// A name to give.
+/// A name to give, or to take away beside others.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameItem {
-    /// The tensor: of this peer.
+    /// The tensor: of this peer. None takes the name away from the tensor that `replaces` names, where all items are one step.
     #[prost(message, optional, tag = "1")]
     pub target: ::core::option::Option<Target>,
     /// The name. At most 512 bytes.
@@ -2561,6 +2575,22 @@ pub struct StatusResponse {
     /// Bytes of its tables, beside the arena; absent from a sidecar that does not count them.
     #[prost(message, optional, tag = "16")]
     pub tables: ::core::option::Option<TablesStatus>,
+    /// Budgets of bytes beside the arena, those of `tables` included; none from a sidecar of an earlier release.
+    #[prost(message, repeated, tag = "17")]
+    pub budgets: ::prost::alloc::vec::Vec<BudgetStatus>,
+}
+/// A budget of bytes in memory that a sidecar has beside its arena.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BudgetStatus {
+    /// `ledger`, `metadata`, `requests`, `unread` (answers that nobody has read) or `row_lists` (of open pulls of peers).
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Bytes that are taken now.
+    #[prost(uint64, tag = "2")]
+    pub used: u64,
+    /// The most of these.
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
 }
 /// Bytes of tables that a sidecar keeps in memory beside its arena, and the most that they may take; parts of `arena.base`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2811,7 +2841,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Put",
             );
@@ -2836,7 +2866,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Reserve",
             );
@@ -2858,7 +2888,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Fill",
             );
@@ -2880,7 +2910,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Seal",
             );
@@ -2902,7 +2932,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Abort",
             );
@@ -2927,7 +2957,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Get",
             );
@@ -2952,7 +2982,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Acquire",
             );
@@ -2977,7 +3007,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Release",
             );
@@ -3002,7 +3032,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Describe",
             );
@@ -3024,7 +3054,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/List",
             );
@@ -3050,7 +3080,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Watch",
             );
@@ -3072,7 +3102,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Name",
             );
@@ -3094,7 +3124,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Unname",
             );
@@ -3119,7 +3149,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/PublishSet",
             );
@@ -3144,7 +3174,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetCreate",
             );
@@ -3169,7 +3199,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetOpen",
             );
@@ -3194,7 +3224,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetStat",
             );
@@ -3219,7 +3249,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetDrop",
             );
@@ -3245,7 +3275,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetRead",
             );
@@ -3271,7 +3301,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetCommit",
             );
@@ -3296,7 +3326,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/SetSnapshot",
             );
@@ -3328,7 +3358,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/ChannelWrite",
             );
@@ -3358,7 +3388,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/ChannelRead",
             );
@@ -3395,7 +3425,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Pipe",
             );
@@ -3417,7 +3447,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Lookup",
             );
@@ -3439,7 +3469,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Ticket",
             );
@@ -3461,7 +3491,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Redeem",
             );
@@ -3483,7 +3513,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Status",
             );
@@ -3505,7 +3535,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Peers",
             );
@@ -3531,7 +3561,7 @@ pub mod tensorlane_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::WeighedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tensorlane.v1.Tensorlane/Session",
             );
@@ -3904,7 +3934,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PutSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3949,7 +3979,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReserveSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3994,7 +4024,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FillSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4037,7 +4067,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SealSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4080,7 +4110,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AbortSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4126,7 +4156,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4171,7 +4201,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AcquireSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4216,7 +4246,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4261,7 +4291,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DescribeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4304,7 +4334,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4350,7 +4380,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4393,7 +4423,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = NameSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4436,7 +4466,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UnnameSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4481,7 +4511,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PublishSetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4526,7 +4556,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetCreateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4571,7 +4601,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetOpenSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4616,7 +4646,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetStatSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4661,7 +4691,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetDropSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4707,7 +4737,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetReadSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4754,7 +4784,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetCommitSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4799,7 +4829,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetSnapshotSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4847,7 +4877,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ChannelWriteSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4893,7 +4923,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ChannelReadSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4939,7 +4969,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PipeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4982,7 +5012,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LookupSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5025,7 +5055,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TicketSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5068,7 +5098,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RedeemSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5111,7 +5141,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5154,7 +5184,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PeersSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5200,7 +5230,7 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SessionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::WeighedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

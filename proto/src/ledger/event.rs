@@ -57,10 +57,10 @@ pub enum Event {
         /// The name and what it may replace.
         name: NameSpec,
     },
-    /// Sealed tensors get (further) names: all of them, or none.
+    /// Sealed tensors get (further) names, and names end: all of them, or none.
     NameTogether {
-        /// The tensors, each with a name and what it may replace.
-        items: Vec<(TensorId, NameSpec)>,
+        /// The tensors, each with a name and what it may replace. Without a tensor the name ends.
+        items: Vec<(Option<TensorId>, NameSpec)>,
     },
     /// The holder gets one more lease for each name that begins so: for all of them, or for none.
     LeaseNames {
@@ -129,7 +129,7 @@ pub enum Event {
         /// Time at which its leases and reservations end.
         until: Millis,
     },
-    /// The same incarnation of a holder that was away is back.
+    /// Return of a holder that was away, in its incarnation.
     HolderBack {
         /// The holder.
         holder: Holder,

@@ -21,40 +21,42 @@ impl Ledger {
     }
 
     /// All names or none. Every name is given before any is taken from its tensor: one that loses a name and gets another in the
-    /// same step lives on.
+    /// same step lives on. A name that no tensor gets ends.
     pub(super) fn name_together(
         &mut self,
-        items: Vec<(TensorId, NameSpec)>,
+        items: Vec<(Option<TensorId>, NameSpec)>,
         effects: &mut Vec<Effect>,
     ) -> Result<Answer, Refusal> {
         let mut given = BTreeSet::new();
         for (id, spec) in &items {
-            self.check_owned(*id)?;
+            id.map_or(Ok(()), |id| self.check_owned(id))?;
             self.check_name(spec)?;
             if !given.insert(&spec.name) {
                 return Err(Refusal::NameTwice { name: spec.name.clone() });
             }
         }
-        let (limit, new) = (self.limits.names, items.iter().filter(|(_, s)| s.replaces.is_none()).count());
+        let is_new = |(id, spec): &&(Option<TensorId>, NameSpec)| id.is_some() && spec.replaces.is_none();
+        let (limit, new) = (self.limits.names, items.iter().filter(is_new).count());
         if self.names.len() + new > limit {
             return Err(Refusal::TooManyNames { limit });
         }
-        self.admit_entry(items.iter().map(|(_, spec)| self.more_for_name(spec)).sum())?;
+        self.admit_entry(items.iter().filter(is_new).map(|(_, spec)| self.more_for_name(spec)).sum())?;
         let mut lost = Vec::new();
         for (id, NameSpec { name, .. }) in items {
-            let before = self.give_name(id, &name);
-            lost.extend(before.filter(|before| *before != id).map(|before| (before, name)));
+            let (before, cause) = match id {
+                Some(id) => (self.give_name(id, &name), Cause::Replaced),
+                None => (self.end_name(&name), Cause::Unnamed),
+            };
+            lost.extend(before.filter(|before| Some(*before) != id).map(|before| (before, name, cause)));
         }
-        for (before, name) in lost {
-            self.drop_name(before, &name, Cause::Replaced, effects);
+        for (before, name, cause) in lost {
+            self.drop_name(before, &name, cause, effects);
         }
         Ok(Answer::NamedTogether)
     }
 
     pub(super) fn unname(&mut self, name: TensorName, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
-        let Some(id) = self.names.remove(&name) else { return Err(Refusal::NameUnknown { name }) };
-        self.counts.name_bytes -= name_bytes(&name);
-        self.journal.note(&name, Some(id), None, &self.limits);
+        let Some(id) = self.end_name(&name) else { return Err(Refusal::NameUnknown { name }) };
         self.drop_name(id, &name, Cause::Unnamed, effects);
         Ok(Answer::Unnamed { id })
     }
@@ -130,6 +132,14 @@ impl Ledger {
         };
         self.journal.note(name, before, Some(id), &self.limits);
         before
+    }
+
+    /// The name's side of its end; who had it, which still counts it among its names.
+    fn end_name(&mut self, name: &TensorName) -> Option<TensorId> {
+        let before = self.names.remove(name)?;
+        self.counts.name_bytes -= name_bytes(name);
+        self.journal.note(name, Some(before), None, &self.limits);
+        Some(before)
     }
 
     /// Issues a ticket that was checked; its deadline.

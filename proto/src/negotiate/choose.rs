@@ -110,7 +110,8 @@ impl Pair<'_> {
                 node.map(|why| self.unshared().unwrap_or(why)).or_else(|| self.unreached_gpu())
             }
             Transport::Tcp | Transport::Quic => {
-                (ours.addresses.is_empty() && theirs.addresses.is_empty()).then_some(Why::NoAddress)
+                let has_none = ours.addresses.is_empty() && theirs.addresses.is_empty();
+                (has_none || self.measured.unreached.contains(transport)).then_some(Why::NoAddress)
             }
         };
         let carries = host || transport == Transport::CudaIpc || (ours.gpu_memory && theirs.gpu_memory);

@@ -25,6 +25,8 @@ pub struct Measured {
     pub unshared: Option<Why>,
     /// The transports that the two offer and have found out that they do not have with each other.
     pub absent: TransportSet,
+    /// The transports for which neither has an address that the other reaches.
+    pub unreached: TransportSet,
     /// Goodput over `tcp`, bytes a second, where measured.
     pub tcp_goodput: Option<f64>,
     /// Goodput over `quic`, bytes a second, where measured.

@@ -9,11 +9,11 @@ use crate::negotiate::Require;
 /// Way by which bytes get from one peer to another, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
-    /// The same sidecar: mapped, no copy.
+    /// Own sidecar: mapped, no copy.
     Local,
-    /// The same node: a descriptor is passed and mapped, no copy.
+    /// Node in common: a descriptor is passed and mapped, no copy.
     Shm,
-    /// The same GPU: a handle is passed and mapped, no copy.
+    /// GPU in common: a handle is passed and mapped, no copy.
     CudaIpc,
     /// Any two peers, over TLS or plain lanes.
     Tcp,
@@ -144,7 +144,7 @@ impl TransportOffer {
         TransportOffer { transport, addresses: Vec::new(), gpu_memory: false, detail: String::new() }
     }
 
-    /// The same, reached there.
+    /// Transport that is reached at this address.
     #[must_use]
     pub fn at(mut self, address: impl Into<String>) -> TransportOffer {
         self.addresses.push(address.into());

@@ -11,7 +11,7 @@ pub fn own_up(refusals: &mut [Refusal], listed: Option<TransportSet>) {
     }
 }
 
-/// The same for one transport: the reason by its own name.
+/// Names the reason of one transport by its own name.
 pub fn owned_up(transport: Transport, why: Why, listed: Option<TransportSet>) -> Why {
     let needs: &[Transport] = match transport {
         Transport::Shm => &[Transport::Shm],

@@ -19,7 +19,7 @@ impl Require {
     pub const NONE: Require = Require { zero_copy: false, same_node: false, encrypted: false };
     /// Not a byte copied.
     pub const ZERO_COPY: Require = Require { zero_copy: true, ..Require::NONE };
-    /// The same node.
+    /// Node in common.
     pub const SAME_NODE: Require = Require { same_node: true, ..Require::NONE };
     /// Encrypted, or never on a wire.
     pub const ENCRYPTED: Require = Require { encrypted: true, ..Require::NONE };

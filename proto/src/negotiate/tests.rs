@@ -122,6 +122,16 @@ fn one_address_between_two_peers_is_enough() {
 }
 
 #[test]
+fn a_transport_whose_addresses_are_of_another_family_has_none() {
+    let measured = Measured { unreached: TransportSet::EMPTY.with(Transport::Quic), ..Measured::default() };
+    let prefers = Policy { prefer: Some(Transport::Quic), ..Policy::default() };
+    assert_eq!(
+        between_nodes(&What::default(), &prefers, &measured),
+        "tcp, not shm: other_node, not quic: no_address"
+    );
+}
+
+#[test]
 fn zero_copy_is_met_on_the_node_but_not_by_a_row_list() {
     let what = What { require: Require::ZERO_COPY, ..What::default() };
     assert_eq!(on_a_node(&what, &open(), &proven()), "shm");
@@ -410,12 +420,13 @@ fn arbitrary_policy() -> impl Strategy<Value = Policy> {
 fn arbitrary_measured() -> impl Strategy<Value = Measured> {
     let same = prop::sample::select(vec![SameNode::Unknown, SameNode::Proven, SameNode::Refuted]);
     let speed = || prop::option::of(prop::sample::select(vec![0.0, 1.0, 1.1, 1.2, 2.0, f64::NAN]));
-    (same, subset(), subset(), speed(), speed(), network()).prop_map(
-        |(same_node, cooling, absent, tcp_goodput, quic_goodput, current)| Measured {
+    (same, subset(), subset(), subset(), speed(), speed(), network()).prop_map(
+        |(same_node, cooling, absent, unreached, tcp_goodput, quic_goodput, current)| Measured {
             same_node,
             cooling,
             unshared: None,
             absent,
+            unreached,
             tcp_goodput,
             quic_goodput,
             current,

@@ -6,7 +6,7 @@ use super::list::RowList;
 use crate::failure::{Failure, Reason};
 use crate::ledger::RetryId;
 
-/// Commits that are remembered for their repeats, the latest ones.
+/// Most commits of a set that are remembered for their repeats, the latest ones. Each takes 100 bytes.
 pub const REPEATS_MAX: usize = 1_024;
 
 /// A commit that was made.
@@ -19,7 +19,7 @@ pub struct Committed {
 }
 
 /// State of the commits of one set.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Commits {
     version: u64,
     cursor: u64,
@@ -27,6 +27,15 @@ pub struct Commits {
     settled: u64,
     repeats: HashMap<RetryId, Committed>,
     order: VecDeque<RetryId>,
+    /// Commits that are remembered.
+    most: usize,
+}
+
+impl Default for Commits {
+    fn default() -> Self {
+        let (repeats, order, most) = (HashMap::new(), VecDeque::new(), REPEATS_MAX);
+        Self { version: 0, cursor: 0, settled: 0, repeats, order, most }
+    }
 }
 
 impl Commits {
@@ -54,6 +63,14 @@ impl Commits {
         let mut commits = Self { version, cursor, settled: cursor, ..Self::default() };
         repeats.into_iter().for_each(|(retry, committed)| commits.remember(retry, committed));
         commits
+    }
+
+    /// From now on so many of the latest commits are remembered for their repeats, [`REPEATS_MAX`] at most; others are forgotten.
+    pub fn remember_at_most(&mut self, most: usize) {
+        self.most = most.min(REPEATS_MAX);
+        self.forget_oldest();
+        self.repeats.shrink_to_fit();
+        self.order.shrink_to_fit();
     }
 
     /// The commit that this one is a repeat of.
@@ -127,9 +144,12 @@ impl Commits {
         if self.repeats.insert(retry, committed).is_none() {
             self.order.push_back(retry);
         }
-        if self.order.len() > REPEATS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
+        self.forget_oldest();
+    }
+
+    fn forget_oldest(&mut self) {
+        let over = self.order.len().saturating_sub(self.most);
+        for oldest in self.order.drain(..over) {
             self.repeats.remove(&oldest);
         }
     }

@@ -1,10 +1,15 @@
 //! The directory of a mutable set on files, as tensordict's `memmap` lays it out: each `/` of a key is a directory.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use super::layout::{Leaf, SetLayout};
 use crate::failure::{Failure, Reason};
 use crate::generated as v1;
 use crate::layout::Layout;
-use crate::set::{Level, LevelEntry, Node, OwnMeta, Tree, TreeError, file_name};
+use crate::set::{
+    KEY_BYTES_MAX, LEAF_ENDING, Level, LevelEntry, Names, Node, OwnMeta, Tree, TreeError, file_name,
+};
 
 /// Directories, files and levels of a set that is to be made.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,10 +66,26 @@ impl Plan {
         names: &mut Vec<String>,
     ) -> Result<(), Failure> {
         let mut entries = Vec::with_capacity(tree.entries.len());
+        let mut taken = Names::default();
         for (key, node) in &tree.entries {
-            let name = file_name(key).filter(|name| name.len() + ".memmap".len() <= 255);
+            let (ending, is_written) = match node {
+                // A leaf without elements has no file.
+                Node::Tensor(at) => {
+                    (LEAF_ENDING, layout.leaves().get(*at).is_some_and(|leaf| leaf.row_bytes > 0))
+                }
+                Node::Tree(_) | Node::Value(_) => ("", true),
+            };
+            let name =
+                file_name(key).filter(|name| !is_written || name.len() + ending.len() <= KEY_BYTES_MAX);
             let name = name.ok_or_else(|| {
                 invalid(key, format!("the key {key:?} is too long for the name of a file; shorten it"))
+            })?;
+            let file = format!("{name}{ending}");
+            taken.take(&file, key).map_err(|other| {
+                let what = format!(
+                    "the keys {other:?} and {key:?} would both be {file:?} in one directory; rename one"
+                );
+                invalid(key, what)
             })?;
             keys.push(key.clone());
             let entry = match node {
@@ -72,9 +93,9 @@ impl Plan {
                     let leaf = layout.leaves().get(*at);
                     let leaf = leaf.ok_or_else(|| Failure::new(Reason::Internal, "no such leaf"))?;
                     let packed = leaf.packed(layout.rows())?.layout;
-                    if let Some(file) = self.files.get_mut(*at) {
-                        file.path = names.iter().cloned().chain([format!("{name}.memmap")]).collect();
-                        file.bytes = packed.bytes();
+                    if let Some(planned) = self.files.get_mut(*at) {
+                        planned.path = names.iter().cloned().chain([file]).collect();
+                        planned.bytes = packed.bytes();
                     }
                     let bytes_shape = vec![layout.rows(), leaf.row_bytes];
                     LevelEntry::Tensor(self.own.described(keys, &packed, bytes_shape))
@@ -104,11 +125,10 @@ impl Plan {
 /// # Errors
 /// INVALID_ARGUMENT with the key that has no place in it.
 pub fn tree_of<'a>(leaves: impl IntoIterator<Item = &'a Leaf>, rows: u64) -> Result<Tree<usize>, Failure> {
-    let batch = vec![rows];
-    let mut root = Tree { batch: batch.clone(), ..Tree::default() };
+    let mut root = Tree { batch: vec![rows], ..Tree::default() };
+    let mut places = HashMap::new();
     for (at, leaf) in leaves.into_iter().enumerate() {
-        let path: Vec<&str> = leaf.key.split('/').collect();
-        place(&mut root, &path, at, &batch).ok_or_else(|| {
+        place(&mut root, &mut places, &leaf.key, at).ok_or_else(|| {
             let what = format!(
                 "the key {:?} has an empty part, or lies below another leaf; in directories and snapshots each / is a level: rename it",
                 leaf.key
@@ -120,23 +140,35 @@ pub fn tree_of<'a>(leaves: impl IntoIterator<Item = &'a Leaf>, rows: u64) -> Res
     Ok(root)
 }
 
-/// Puts a leaf into a tree, making the trees above it. None where that cannot be.
-fn place(tree: &mut Tree<usize>, path: &[&str], leaf: usize, batch: &[u64]) -> Option<()> {
-    let (first, rest) = path.split_first().filter(|(first, _)| !first.is_empty())?;
-    let at = tree.entries.iter().position(|(key, _)| key == first);
-    if rest.is_empty() {
-        // Two leaves of one key are refused by the layout: here it is a tree.
-        return at.is_none().then(|| tree.entries.push(((*first).to_owned(), Node::Tensor(leaf))));
+/// Puts a leaf into a tree, making the trees above it. `places` has the place of each key and of each beginning of one among those of its
+/// tree. None where that cannot be.
+fn place<'a>(
+    root: &mut Tree<usize>,
+    places: &mut HashMap<&'a str, usize>,
+    key: &'a str,
+    leaf: usize,
+) -> Option<()> {
+    let batch = root.batch.clone();
+    let (mut tree, mut begin) = (root, 0);
+    for (end, _) in key.match_indices('/') {
+        let part = Some(&key[begin..end]).filter(|part| !part.is_empty())?;
+        let at = *places.entry(&key[..end]).or_insert(tree.entries.len());
+        if at == tree.entries.len() {
+            let below = Tree { batch: batch.clone(), ..Tree::default() };
+            tree.entries.push((part.to_owned(), Node::Tree(below)));
+        }
+        match tree.entries.get_mut(at) {
+            Some((_, Node::Tree(below))) => tree = below,
+            _ => return None,
+        }
+        begin = end + 1;
     }
-    let at = at.unwrap_or_else(|| {
-        let below = Tree { batch: batch.to_vec(), ..Tree::default() };
-        tree.entries.push(((*first).to_owned(), Node::Tree(below)));
-        tree.entries.len() - 1
-    });
-    match tree.entries.get_mut(at) {
-        Some((_, Node::Tree(below))) => place(below, rest, leaf, batch),
-        _ => None,
-    }
+    let last = Some(&key[begin..]).filter(|last| !last.is_empty())?;
+    // Two leaves of one key are refused by the layout: here it is a tree.
+    let Entry::Vacant(free) = places.entry(key) else { return None };
+    free.insert(tree.entries.len());
+    tree.entries.push((last.to_owned(), Node::Tensor(leaf)));
+    Some(())
 }
 
 fn invalid(key: &str, what: String) -> Failure {
@@ -239,6 +271,46 @@ mod tests {
             let refused = Plan::new(&layout(&leaves)).unwrap_err();
             assert_eq!(refused.reason, Reason::InvalidArgument, "{keys:?}");
         }
+    }
+
+    #[test]
+    fn keys_may_be_as_long_as_the_name_of_what_they_have() {
+        let key = |bytes| "x".repeat(bytes);
+        let is_planned = |key: &str, shape: &[u64]| Plan::new(&layout(&[(key, DType::U8, shape)])).is_ok();
+        assert!(is_planned(&key(248), &[]) && !is_planned(&key(249), &[]), "a file has an ending");
+        assert!(is_planned(&key(255), &[0]), "a leaf without elements has no file");
+        assert!(is_planned(&format!("{}/a", key(253)), &[]), "a directory has no ending");
+    }
+
+    #[test]
+    fn keys_that_would_be_one_file_or_directory_are_refused_with_both() {
+        let plan = |keys: [&str; 2]| Plan::new(&layout(&keys.map(|key| (key, DType::U8, &[][..]))));
+        assert!(plan(["a b", "a%20b.memmap/c"]).is_ok(), "a percent sign is escaped itself");
+        for keys in [["a", "a.memmap/b"], ["a.memmap/b", "a"]] {
+            let refused = plan(keys).unwrap_err();
+            assert_eq!(refused.reason, Reason::InvalidArgument);
+            for part in ["\"a\"", "\"a.memmap\" in one directory", "rename one"] {
+                assert!(refused.message.contains(part), "{refused}");
+            }
+        }
+        let refused = Plan::new(&layout(&[("meta.json/a", DType::U8, &[])])).unwrap_err();
+        assert!(refused.message.contains("\"meta.json\""), "{refused}");
+    }
+
+    #[test]
+    fn a_tree_of_many_keys_has_each_in_the_order_in_which_it_was_given() {
+        let keys: Vec<String> = (0..4_000).map(|at| format!("{}/{}/{at}", at % 7, at % 100)).collect();
+        let leaves: Vec<_> = keys.iter().map(|key| (key.as_str(), DType::U8, &[][..])).collect();
+        let layout = layout(&leaves);
+        let tree = tree_of(layout.leaves(), 4).unwrap();
+        let outer: Vec<_> = tree.entries.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(outer, ["0", "1", "2", "3", "4", "5", "6"]);
+        let found = tree.tensors();
+        assert_eq!(found.len(), keys.len());
+        assert!(found.iter().all(|(path, leaf)| path.join("/") == keys[**leaf]));
+        let Some(Node::Tree(below)) = tree.find(&["3", "45"]) else { panic!("a tree") };
+        let last: Vec<_> = below.entries.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!((below.batch.as_slice(), &last[..2]), (&[4][..], &["45", "745"][..]));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use crate::checksum::crc32c;
 use crate::descriptor::Descriptor;
 use crate::dtype::DType;
 use crate::failure::{Failure, Reason};
@@ -61,6 +62,8 @@ pub struct Run {
     pub band: u64,
     /// Offset in the band, in bytes.
     pub offset: u64,
+    /// Offset in all rows of the leaf, packed, in bytes.
+    pub start: u64,
     /// Length in bytes.
     pub length: u64,
 }
@@ -130,6 +133,18 @@ impl SetLayout {
         self.leaves.iter().map(of).sum()
     }
 
+    /// Digest of the number of rows and of all leaves, in order. Numbers of leaves and rows mean the same in layouts that share it.
+    pub fn digest(&self) -> u32 {
+        let mut bytes = self.rows.to_le_bytes().to_vec();
+        for Leaf { key, dtype, row_shape, .. } in &self.leaves {
+            // Lengths first: no two lists of leaves are the same bytes.
+            let lengths = [key.len() as u64, row_shape.len() as u64, dtype.code().into()];
+            bytes.extend(lengths.iter().chain(row_shape).flat_map(|number| number.to_le_bytes()));
+            bytes.extend(key.as_bytes());
+        }
+        crc32c(&bytes)
+    }
+
     /// The band of a row.
     pub const fn band(&self, row: u64) -> u64 {
         row >> self.band_power
@@ -164,6 +179,7 @@ impl SetLayout {
         Run {
             band: self.band(row),
             offset: leaf.offset + within * leaf.row_bytes,
+            start: row * leaf.row_bytes,
             length: rows * leaf.row_bytes,
         }
     }

@@ -40,15 +40,25 @@ impl RowList {
     /// # Errors
     /// SELECTION_OUT_OF_RANGE, TOO_LARGE for more than 1,048,576 rows.
     pub fn new(selection: &Selection, layout: &SetLayout) -> Result<Self, Failure> {
+        let list = Self::of_any_length(selection, layout)?;
+        list.check_length()?;
+        Ok(list)
+    }
+
+    /// Proves that the selected rows are there. A range may have any number of them.
+    ///
+    /// # Errors
+    /// SELECTION_OUT_OF_RANGE, TOO_LARGE for a list of more than 1,048,576 rows.
+    pub fn of_any_length(selection: &Selection, layout: &SetLayout) -> Result<Self, Failure> {
         let rows = layout.rows();
-        let list = match selection {
-            Selection::All => Self::Range { first: 0, count: rows, step: 1 },
+        match selection {
+            Selection::All => Ok(Self::Range { first: 0, count: rows, step: 1 }),
             Selection::Rows(list) => {
                 selection.check_limits()?;
                 if let Some((position, &row)) = list.iter().enumerate().find(|&(_, &row)| row >= rows) {
                     return Err(SelectionError::RowOutside { position, row, size: rows }.into());
                 }
-                Self::List(Arc::clone(list))
+                Ok(Self::List(Arc::clone(list)))
             }
             Selection::Ranges(ranges) => {
                 // As of a tensor that has one byte a row: the same rules, and the same words.
@@ -57,14 +67,29 @@ impl RowList {
                 selection.resolve(&column)?;
                 let Range { start, stop, step } = ranges.first().copied().unwrap_or(Range::FULL);
                 let (first, stop) = (start.unwrap_or(0), stop.unwrap_or(rows));
-                Self::Range { first, count: (stop - first).div_ceil(step), step }
+                Ok(Self::Range { first, count: (stop - first).div_ceil(step), step })
             }
-        };
-        if list.len() > MAX_ROWS as u64 {
-            let rows = usize::try_from(list.len()).unwrap_or(usize::MAX);
+        }
+    }
+
+    /// Checks that the rows are no more than are copied under their locks.
+    ///
+    /// # Errors
+    /// TOO_LARGE for more than 1,048,576 rows.
+    pub fn check_length(&self) -> Result<(), Failure> {
+        if self.len() > MAX_ROWS as u64 {
+            let rows = usize::try_from(self.len()).unwrap_or(usize::MAX);
             return Err(SelectionError::TooManyRows { rows }.into());
         }
-        Ok(list)
+        Ok(())
+    }
+
+    /// The rows as a span of neighbours, which no lower row follows: first row and number. None for others.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::Range { first, count, step: 1 } => Some((first, count)),
+            _ => None,
+        }
     }
 
     /// Number of rows.

@@ -21,6 +21,19 @@ const HEAD: usize = 8;
 /// Bytes that take an intent back, at its beginning.
 pub const NO_INTENT: [u8; HEAD] = [0; HEAD];
 
+/// Name of the file in `.tensorlane` that has the records of the latest commits.
+pub const COMMITS_FILE: &str = "commits";
+/// Number of files of intents in `.tensorlane`: as many as a set has locks.
+pub const INTENTS_MAX: usize = 64;
+/// Most bytes of an intent: a head, all leaves, and a row list of single rows.
+pub const INTENT_BYTES_MAX: u64 = 32 << 20;
+
+/// Name of the file in `.tensorlane` that has the intent of a commit, by the lowest lock that it holds.
+#[must_use]
+pub fn intent_file(lock: usize) -> String {
+    format!("intent-{lock:02}")
+}
+
 /// Rows that a commit writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
@@ -120,6 +133,10 @@ impl Torn {
     /// The torn rows of these bytes; none where they are no such record.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut torn = Self::default();
+        // A note of no rows, as is left where they were all written again.
+        if bytes == NO_INTENT {
+            return Some(torn);
+        }
         for piece in opened(bytes)?.chunks_exact(3) {
             let &[leaf, first, count] = piece else { continue };
             torn.add(usize::try_from(leaf).ok()?, first, count);

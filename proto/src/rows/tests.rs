@@ -1,6 +1,6 @@
 //! Rows against a naive model: bands of bytes here, a plain list of rows there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -107,6 +107,18 @@ fn layouts_that_cannot_be_are_refused_with_their_reason() {
 }
 
 #[test]
+fn layouts_have_as_many_leaves_rows_and_bytes_of_a_key_as_they_may_and_no_more() {
+    let many =
+        |leaves: usize| (0..leaves).map(|at| leaf(&at.to_string(), DType::U8, &[])).collect::<Vec<_>>();
+    assert!(SetLayout::new(&many(SETS_LEAVES_MAX), 1).is_ok());
+    assert_eq!(reason(&many(SETS_LEAVES_MAX + 1), 1), Reason::InvalidArgument);
+    let key = |bytes: usize| [leaf(&"k".repeat(bytes), DType::U8, &[])];
+    assert!(SetLayout::new(&key(255), SET_ROWS_MAX).is_ok());
+    assert_eq!(reason(&key(255), SET_ROWS_MAX + 1), Reason::InvalidArgument);
+    assert_eq!(reason(&key(256), 1), Reason::InvalidArgument);
+}
+
+#[test]
 fn a_layout_says_the_heap_that_it_takes() {
     let short = SetLayout::new(&[leaf("a", DType::U8, &[])], 1).unwrap().heap_bytes();
     let long = SetLayout::new(&[leaf(&"a".repeat(255), DType::U8, &[1; 31])], 1).unwrap().heap_bytes();
@@ -136,6 +148,20 @@ fn rows_outside_are_refused() {
 fn more_rows_than_a_selection_has_are_refused() {
     let layout = SetLayout::new(&[leaf("a", DType::U8, &[])], 1 << 30).unwrap();
     assert_eq!(RowList::new(&Selection::All, &layout).unwrap_err().reason, Reason::TooLarge);
+    let long = RowList::of_any_length(&Selection::All, &layout).unwrap();
+    assert_eq!(long.check_length().unwrap_err().reason, Reason::TooLarge);
+}
+
+#[test]
+fn a_span_is_rows_that_are_neighbours_by_their_range() {
+    let layout = SetLayout::new(&[leaf("a", DType::U8, &[])], 1 << 30).unwrap();
+    let span = |selection: &Selection| RowList::of_any_length(selection, &layout).unwrap().span();
+    let range = |range: Range| Selection::Ranges(vec![range]);
+    assert_eq!(span(&Selection::All), Some((0, 1 << 30)));
+    assert_eq!(span(&range(Range::new(0, 1 << 30))), Some((0, 1 << 30)));
+    assert_eq!(span(&range(Range::new(7, 1 << 29))), Some((7, (1 << 29) - 7)));
+    assert_eq!(span(&range(Range::FULL.step_by(2))), None);
+    assert_eq!(span(&Selection::rows([0, 1])), None);
 }
 
 #[test]
@@ -154,6 +180,49 @@ fn a_commit_is_the_next_version_and_its_repeat_is_the_same_one() {
         );
     }
     assert_eq!(commits.repeated(Some(retry)), None, "the oldest are forgotten");
+}
+
+#[test]
+fn a_set_that_remembers_fewer_commits_forgets_the_oldest_at_once_and_later() {
+    let row = RowList::Range { first: 0, count: 1, step: 1 };
+    let retry = |number: u8| Some(RetryId([number; 16]));
+    let mut commits = Commits::default();
+    for number in 0..9 {
+        commits.commit(&row, retry(number));
+    }
+    commits.remember_at_most(4);
+    let remembered = |commits: &Commits| -> Vec<u8> {
+        (0..=10).filter(|number| commits.repeated(retry(*number)).is_some()).collect()
+    };
+    assert_eq!(remembered(&commits), [5, 6, 7, 8]);
+    commits.commit(&row, retry(10));
+    assert_eq!((remembered(&commits), commits.version()), (vec![6, 7, 8, 10], 10));
+    commits.remember_at_most(usize::MAX);
+    for at in 0..REPEATS_MAX as u128 {
+        commits.commit(&row, Some(RetryId((at + 1_000).to_le_bytes())));
+    }
+    assert!(remembered(&commits).is_empty(), "at most as many as ever");
+}
+
+#[test]
+fn layouts_have_a_digest_that_stays_and_none_shares_it_whose_leaves_or_rows_are_others() {
+    let two = |first: &str, shape: &[u64], dtype, second: &str| {
+        vec![leaf(first, dtype, shape), leaf(second, DType::U8, &[2])]
+    };
+    let layouts = [
+        (two("a", &[2], DType::U8, "b"), 6),
+        (two("b", &[2], DType::U8, "a"), 6),
+        (two("a", &[2], DType::I8, "b"), 6),
+        (two("a", &[1, 2], DType::U8, "b"), 6),
+        (two("a", &[2], DType::U8, "c"), 6),
+        (two("a", &[2], DType::U8, "b"), 7),
+        (two("a", &[2], DType::U8, "b")[..1].to_vec(), 6),
+    ];
+    let digest = |(leaves, rows): &(Vec<v1::SetLeaf>, u64)| SetLayout::new(leaves, *rows).unwrap().digest();
+    let digests: BTreeSet<u32> = layouts.iter().map(digest).collect();
+    assert_eq!(digests.len(), layouts.len());
+    // Directories have it in their `set.json`: notes beside another one are refused.
+    assert_eq!(digest(&layouts[0]), 0xb096_95ea);
 }
 
 #[test]

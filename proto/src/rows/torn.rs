@@ -43,6 +43,31 @@ impl Torn {
         let first = pieces.iter().map(|(first, _)| *first).min().unwrap_or(0);
         let end = pieces.iter().map(|(first, count)| first.saturating_add(*count)).max().unwrap_or(0);
         leaves.iter().for_each(|leaf| self.add(*leaf, first, end.saturating_sub(first)));
+        self.bound();
+    }
+
+    /// Takes rows away that a commit wrote anew in leaves. Returns whether any of them was torn. Where more ranges would be left than
+    /// are told apart, rows between torn ones stay torn.
+    pub fn remove_commit(&mut self, leaves: &[usize], pieces: &[(u64, u64)]) -> bool {
+        let mut removed = false;
+        for leaf in leaves {
+            for (first, count) in pieces {
+                removed |= self.remove(*leaf, *first, *count);
+            }
+            self.bound();
+        }
+        removed
+    }
+
+    /// Brings the ranges down to those that are told apart: first the leaf with the most of them has one.
+    fn bound(&mut self) {
+        let mut ranges: usize = self.0.values().map(|rows| rows.0.len()).sum();
+        while ranges > TORN_RANGES_MAX {
+            let most = self.0.values_mut().max_by_key(|rows| rows.0.len());
+            let Some(most) = most.filter(|rows| rows.0.len() > 1) else { return };
+            ranges -= most.0.len() - 1;
+            most.cover();
+        }
     }
 
     /// Adds rows of a leaf: first row and number.
@@ -63,6 +88,16 @@ impl Torn {
         removed
     }
 
+    /// The torn rows that a set of so many leaves and rows has.
+    #[must_use]
+    pub fn within(mut self, leaves: usize, rows: u64) -> Self {
+        self.0.retain(|leaf, torn| {
+            torn.remove(rows, u64::MAX);
+            *leaf < leaves && !torn.0.is_empty()
+        });
+        self
+    }
+
     /// The first torn rows of a leaf among these.
     pub fn among(&self, leaf: usize, first: u64, count: u64) -> Option<Range<u64>> {
         self.0.get(&leaf)?.among(first, first.saturating_add(count))
@@ -75,6 +110,14 @@ impl Torn {
 }
 
 impl Rows {
+    /// Leaves one range, from the first row to the last one.
+    fn cover(&mut self) {
+        let ends = (self.0.first_key_value(), self.0.last_key_value());
+        if let (Some((first, _)), Some((_, end))) = ends {
+            self.0 = BTreeMap::from([(*first, *end)]);
+        }
+    }
+
     fn among(&self, first: u64, end: u64) -> Option<Range<u64>> {
         let before = self.0.range(..=first).next_back().filter(|(_, until)| **until > first);
         let (from, until) = before.or_else(|| self.0.range(first..end).next())?;
@@ -132,10 +175,47 @@ mod tests {
     }
 
     #[test]
+    fn rows_and_leaves_that_a_set_does_not_have_are_not_torn_in_it() {
+        let mut torn = Torn::default();
+        [(0, 2, 5), (1, 8, 3), (2, 0, 1)]
+            .into_iter()
+            .for_each(|(leaf, first, count)| torn.add(leaf, first, count));
+        let pieces = |torn: &Torn| torn.pieces().collect::<Vec<_>>();
+        assert_eq!(pieces(&torn.clone().within(2, 4)), [(0, 2, 2)]);
+        assert_eq!(torn.clone().within(3, 11), torn);
+    }
+
+    #[test]
+    fn ranges_are_never_more_than_are_told_apart_and_their_note_is_read_again() {
+        let is_read_again = |torn: &Torn| {
+            let bytes = torn.encode();
+            torn.pieces().count() <= TORN_RANGES_MAX
+                && bytes.len() as u64 <= super::super::INTENT_BYTES_MAX
+                && Torn::decode(&bytes).as_ref() == Some(torn)
+        };
+        let every_second =
+            |rows: usize| (0..rows as u64).map(|row| (row * 2 + 1, 1)).collect::<Vec<(u64, u64)>>();
+        let rows = TORN_RANGES_MAX / 2 - 10;
+        let mut torn = Torn::default();
+        (0..3).for_each(|leaf| torn.add(leaf, 0, u64::from(u32::MAX)));
+        assert!(torn.remove_commit(&[0, 1, 2], &every_second(rows)));
+        assert!(is_read_again(&torn), "rows that are written anew leave ranges behind");
+        assert_eq!(torn.among(0, 0, 1), Some(0..1));
+        let mut torn = Torn::default();
+        torn.add_commit(&[0], &every_second(TORN_RANGES_MAX));
+        assert_eq!(torn.pieces().count(), TORN_RANGES_MAX);
+        for more in 1..4 {
+            torn.add_commit(&[0], &[(u64::from(u32::MAX) + 2 * more, 1)]);
+            assert!(is_read_again(&torn), "a commit adds to as many as there may be");
+        }
+    }
+
+    #[test]
     fn rows_behind_the_last_number_are_none() {
         let mut torn = Torn::default();
         torn.add(0, u64::MAX, 5);
         assert!(torn.is_empty(), "{torn:?}");
+        assert_eq!(Torn::decode(&torn.encode()), Some(Torn::default()), "a note of no rows is one");
         torn.add(0, u64::MAX - 1, 5);
         assert_eq!(Torn::decode(&torn.encode()), Some(torn));
     }

@@ -61,21 +61,37 @@ pub enum ManifestError {
     },
 }
 
-#[derive(Serialize, Deserialize)]
+/// A manifest that is being written, whose words are those of the tree: there may be 65,536 nodes.
+#[derive(Serialize)]
+struct Writing<'a> {
+    tensorlane_set: u32,
+    version: u64,
+    nodes: Vec<WritingNode<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum WritingNode<'a> {
+    Tree { path: Vec<&'a str>, tree: WrittenTree },
+    Tensor { path: Vec<&'a str>, tensor: String },
+    Value { path: Vec<&'a str>, value: Value },
+}
+
+#[derive(Deserialize)]
 struct Written {
     tensorlane_set: u32,
     version: u64,
     nodes: Vec<WrittenNode>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct WrittenNode {
     path: Vec<String>,
     #[serde(flatten)]
     node: WrittenKind,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum WrittenKind {
     Tree(WrittenTree),
@@ -96,17 +112,24 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError::Tree`], [`ManifestError::TooLarge`].
     pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
-        self.tree.check()?;
-        let written = |(path, node): (Vec<&str>, Node<&Reference>)| WrittenNode {
-            path: path.into_iter().map(str::to_owned).collect(),
-            node: match node {
-                Node::Tree(Tree { batch, names, .. }) => WrittenKind::Tree(WrittenTree { batch, names }),
-                Node::Tensor(reference) => WrittenKind::Tensor(reference.encode()),
-                Node::Value(value) => WrittenKind::Value(value),
-            },
+        Self::bytes_of(self.version, &self.tree)
+    }
+
+    /// The bytes of the manifest of a version, of a tree that stays whose it is.
+    ///
+    /// # Errors
+    /// As [`Manifest::encode`].
+    pub fn bytes_of(version: u64, tree: &Tree<Reference>) -> Result<Vec<u8>, ManifestError> {
+        tree.check()?;
+        let written = |(path, node): (_, Node<&Reference>)| match node {
+            Node::Tree(Tree { batch, names, .. }) => {
+                WritingNode::Tree { path, tree: WrittenTree { batch, names } }
+            }
+            Node::Tensor(reference) => WritingNode::Tensor { path, tensor: reference.encode() },
+            Node::Value(value) => WritingNode::Value { path, value },
         };
-        let nodes = self.tree.nodes().into_iter().map(written).collect();
-        let bytes = serde_json::to_vec(&Written { tensorlane_set: FORM, version: self.version, nodes })?;
+        let nodes = tree.nodes().into_iter().map(written).collect();
+        let bytes = serde_json::to_vec(&Writing { tensorlane_set: FORM, version, nodes })?;
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(ManifestError::TooLarge { bytes: bytes.len() });
         }
@@ -179,6 +202,17 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_is_written_in_its_form_with_each_path_before_what_is_there() {
+        let bytes = Manifest { version: 7, tree: set() }.encode().unwrap();
+        let due = format!(
+            r#"{{"tensorlane_set":1,"version":7,"nodes":[{{"path":[],"tree":{{"batch":[4]}}}},{{"path":["obs"],"tensor":"{}"}},{{"path":["a/b"],"value":{{"tree":[1,null]}}}},{{"path":["next"],"tree":{{"batch":[4],"names":["time"]}}}},{{"path":["next","reward"],"tensor":"{}"}},{{"path":[""],"tree":{{"batch":[]}}}}]}}"#,
+            reference(1),
+            reference(2)
+        );
+        assert_eq!(String::from_utf8(bytes).unwrap(), due);
+    }
+
+    #[test]
     fn a_manifest_of_64_trees_inside_one_another_is_read() {
         let deep = (0..super::super::DEPTH_MAX - 1).fold(set(), |below, _| Tree {
             entries: vec![("d".into(), Node::Tree(below))],
@@ -188,6 +222,23 @@ mod tests {
         let Node::Tree(deep) = &deep.entries[0].1 else { panic!("a tree") };
         let manifest = Manifest { version: 1, tree: deep.clone() };
         assert_eq!(Manifest::decode(&manifest.encode().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn a_manifest_of_more_than_16_mib_is_neither_written_nor_read() {
+        let tree = |bytes: usize| Tree {
+            entries: vec![("a".into(), Node::Value("x".repeat(bytes).into()))],
+            ..Tree::default()
+        };
+        let refused = Manifest::bytes_of(1, &tree(MANIFEST_BYTES_MAX)).unwrap_err();
+        assert!(
+            matches!(refused, ManifestError::TooLarge { bytes } if bytes > MANIFEST_BYTES_MAX),
+            "{refused}"
+        );
+        let mut whole = Manifest::bytes_of(1, &tree(MANIFEST_BYTES_MAX - 200)).unwrap();
+        assert!(Manifest::decode(&whole).is_ok());
+        whole.resize(MANIFEST_BYTES_MAX + 1, b' ');
+        assert!(matches!(Manifest::decode(&whole), Err(ManifestError::TooLarge { .. })));
     }
 
     #[test]

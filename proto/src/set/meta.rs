@@ -9,12 +9,16 @@
 
 mod json;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use self::json::{Object, to_python_json};
 use super::value::beyond_64_bits;
 
+/// File of each level of a directory of tensordict, which has a [`Level`].
+pub const LEVEL_META: &str = "meta.json";
 /// The newest format version of tensordict that is read, and the one that is written.
 const FORMAT_VERSION: u64 = 1;
 /// Keys that tensordict keeps for itself. A leaf of that name is lost when tensordict saves it.
@@ -71,6 +75,12 @@ pub enum LevelError {
         "it has format version {0}; versions up to {FORMAT_VERSION} are read: save it again by tensordict 0.15"
     )]
     Version(String),
+    /// A key that stands twice, of which one reader takes the first and another one the last.
+    #[error("the key {key:?} stands there twice; give each key once")]
+    KeyTwice {
+        /// The key.
+        key: String,
+    },
     /// A whole number that would become another one.
     #[error("the number {0} has more than 64 bits, which JSON of this release cannot keep; save it as text")]
     Number(String),
@@ -114,6 +124,12 @@ impl Level {
         if let Some(number) = str::from_utf8(bytes).ok().and_then(beyond_64_bits) {
             return Err(LevelError::Number(number.to_owned()));
         }
+        let mut seen = HashSet::with_capacity(fields.len());
+        for (key, _) in &fields {
+            if !seen.insert(key.as_str()) {
+                return Err(LevelError::KeyTwice { key: key.clone() });
+            }
+        }
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
         match field("_format_version") {
             None | Some(Value::Object(_)) => {}
@@ -137,10 +153,14 @@ impl Level {
         };
         let names = match field("_names") {
             None | Some(Value::Object(_)) => None,
-            Some(names) => Some(
-                serde_json::from_value(names.clone())
-                    .map_err(|_| wrong("_names", names, "a list of names"))?,
-            ),
+            Some(found) => {
+                let names: Option<Vec<Option<String>>> = serde_json::from_value(found.clone()).ok();
+                // With another number of them, tensordict opens no such directory.
+                let names = names.filter(|names| names.len() == batch.len());
+                Some(names.ok_or_else(|| {
+                    wrong("_names", found, "a name or null for each size of the batch shape")
+                })?)
+            }
         };
         let mut entries = Vec::new();
         for (key, value) in &fields {
@@ -167,7 +187,9 @@ impl Level {
             Self::Tree { batch, names, entries } => {
                 let mut fields = Vec::with_capacity(entries.len() + 6);
                 for (key, entry) in entries {
-                    if RESERVED.contains(&key.as_str()) {
+                    // A tree is a directory of its name, which is that of the file beside it.
+                    let is_file = matches!(entry, LevelEntry::Below { .. }) && key == LEVEL_META;
+                    if is_file || RESERVED.contains(&key.as_str()) {
                         return Err(LevelError::Reserved { key: key.clone() });
                     }
                     fields.push((key.clone(), Field::About(entry.to_json())));
@@ -206,6 +228,17 @@ impl LevelEntry {
             Self::Below { class } => Object(vec![field("type", json!(class))]),
         }
     }
+}
+
+/// Checks that a shape begins with the batch shape of the tree that it is in.
+///
+/// # Errors
+/// Text that says both shapes, and what to do.
+pub fn check_batch(shape: &[u64], batch: &[u64]) -> Result<(), String> {
+    if shape.starts_with(batch) {
+        return Ok(());
+    }
+    Err(format!("its shape {shape:?} does not begin with the batch shape {batch:?}; save the set again"))
 }
 
 fn entry(key: &str, about: &Map<String, Value>) -> Result<LevelEntry, LevelError> {

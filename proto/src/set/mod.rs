@@ -6,6 +6,7 @@
 //!   key       names of files, as tensordict writes them
 //!   dtype     names of element types, as torch writes them
 //!   own       `.tensorlane/set.json`: what tensordict has no words for
+//!   part      the part of a tree that keys name
 //! ```
 //!
 //! All of it is pure: no file and no socket is opened here.
@@ -15,13 +16,14 @@ mod key;
 mod manifest;
 mod meta;
 mod own;
+mod part;
 mod tree;
 mod value;
 
 pub use dtype::{torch_dtype, torch_name};
-pub use key::{file_name, key_of_file};
+pub use key::{LEAF_ENDING, Names, file_name, key_of_file, names_of};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError, SET_METADATA};
-pub use meta::{Level, LevelEntry, LevelError, TensorMeta};
-pub use own::{LEVEL_META, OWN_DIRECTORY, OWN_META, OwnLeaf, OwnMeta, OwnSet};
+pub use meta::{LEVEL_META, Level, LevelEntry, LevelError, TensorMeta, check_batch};
+pub use own::{OWN_DIRECTORY, OWN_META, OwnLeaf, OwnMeta, OwnSet, TrueTypes};
 pub use tree::{DEPTH_MAX, KEY_BYTES_MAX, LEAVES_MAX, Node, Tree, TreeError};
 pub use value::{VALUE_DEPTH_MAX, beyond_64_bits};

@@ -118,7 +118,7 @@ impl<L> Tree<L> {
         }
     }
 
-    /// The same as [`Tree::nodes`], with the leaves themselves.
+    /// Nodes in the order of [`Tree::nodes`], with the leaves themselves.
     #[must_use]
     pub fn into_nodes(self) -> Vec<(Vec<String>, Node<L>)> {
         let mut all = Vec::new();
@@ -171,7 +171,7 @@ impl<L> Tree<L> {
         }
     }
 
-    /// The same tree with other leaves, made in the order of [`Tree::tensors`].
+    /// Tree of this shape with other leaves, made in the order of [`Tree::tensors`].
     ///
     /// # Errors
     /// The first error of `leaf`.

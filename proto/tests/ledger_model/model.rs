@@ -1,4 +1,4 @@
-//! The same rules as the ledger's, written down as simply as we can: flat lists, searched from end to end, sums made
+//! Rules of the ledger, written down as simply as we can: flat lists, searched from end to end, sums made
 //! anew each time they are asked for. Slow and obvious on purpose; it shares no code with the ledger but its vocabulary.
 
 use tensorlane_proto::ledger::{
@@ -145,17 +145,21 @@ impl Model {
 
     /// Ends whatever nothing keeps any more. Copies become idle, or stop being idle.
     fn sweep(&mut self, cause: Cause) {
+        self.sweep_all_but(cause, &[]);
+    }
+
+    fn sweep_all_but(&mut self, cause: Cause, others: &[TensorId]) {
         // What a manifest kept ends with it, and may have stood before it.
         loop {
             let before = self.freed.len();
-            self.sweep_once(cause);
+            self.sweep_once(cause, others);
             if self.freed.len() == before {
                 break;
             }
         }
     }
 
-    fn sweep_once(&mut self, cause: Cause) {
+    fn sweep_once(&mut self, cause: Cause, others: &[TensorId]) {
         let mut all = self.tensors.clone();
         all.sort_by_key(|tensor| tensor.id);
         for Tensor { id, kind, .. } in all {
@@ -163,7 +167,9 @@ impl Model {
             let named = self.names.iter().any(|(_, of)| *of == id);
             let ticketed = self.tickets.iter().any(|(_, of, _, _)| *of == id);
             match kind {
-                Kind::Owned if !leased && !named && !ticketed => self.free(id, cause),
+                Kind::Owned if !leased && !named && !ticketed && !others.contains(&id) => {
+                    self.free(id, cause);
+                }
                 Kind::Map(_) if !leased => self.free(id, cause),
                 Kind::Copy(_) if leased => self.idle.retain(|(of, _)| *of != id),
                 Kind::Copy(_) if !self.idle.iter().any(|(of, _)| *of == id) => self.idle.push((id, self.now)),
@@ -342,24 +348,36 @@ impl Model {
         Ok(Answer::Named { replaced: self.set_name(id, spec.name) })
     }
 
-    fn name_together(&mut self, items: Vec<(TensorId, NameSpec)>) -> Outcome {
+    fn name_together(&mut self, items: Vec<(Option<TensorId>, NameSpec)>) -> Outcome {
         for (at, (id, spec)) in items.iter().enumerate() {
-            self.check_owned(*id)?;
+            if let Some(id) = id {
+                self.check_owned(*id)?;
+            }
             self.check_name(spec)?;
             if items[..at].iter().any(|(_, before)| before.name == spec.name) {
                 return Err(Refusal::NameTwice { name: spec.name.clone() });
             }
         }
-        let free = items.iter().filter(|(_, spec)| self.find(&spec.name).is_none()).count();
+        let is_new = |(id, spec): &&(Option<_>, NameSpec)| id.is_some() && self.find(&spec.name).is_none();
+        let new = items.iter().filter(is_new).count();
         let limit = self.limits.names;
-        if self.names.len() + free > limit {
+        if self.names.len() + new > limit {
             return Err(Refusal::TooManyNames { limit });
         }
+        let mut lost = vec![];
         for (id, spec) in items {
+            let cause = if id.is_some() { Cause::Replaced } else { Cause::Unnamed };
+            lost.extend(
+                self.find(&spec.name).filter(|before| Some(*before) != id).map(|before| (before, cause)),
+            );
             self.names.retain(|(known, _)| *known != spec.name);
-            self.names.push((spec.name, id));
+            self.names.extend(id.map(|id| (spec.name, id)));
         }
-        self.sweep(Cause::Replaced);
+        // One that loses several names ends by the last of them.
+        for (at, (_, cause)) in lost.iter().enumerate() {
+            let later: Vec<TensorId> = lost[at + 1..].iter().map(|(id, _)| *id).collect();
+            self.sweep_all_but(*cause, &later);
+        }
         Ok(Answer::NamedTogether)
     }
 

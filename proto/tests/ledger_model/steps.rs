@@ -117,7 +117,8 @@ impl Maker<'_> {
             }
             50..53 => {
                 let count = self.dice.roll(4);
-                let items = (0..count).map(|_| (self.tensor(), self.name_spec())).collect();
+                let mut item = || ((!self.dice.percent(25)).then(|| self.tensor()), self.name_spec());
+                let items = (0..count).map(|_| item()).collect();
                 Event::NameTogether { items }
             }
             53..56 => {

@@ -166,7 +166,7 @@ class ChannelStatRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ...) -> None: ...
 
 class ChannelStatus(_message.Message):
-    __slots__ = ("spec", "writer", "written", "finished", "readers", "bytes", "peer", "route", "allowed", "away")
+    __slots__ = ("spec", "writer", "written", "finished", "readers", "bytes", "peer", "route", "allowed", "away", "readers_left_out", "allowed_left_out")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,8 @@ class ChannelStatus(_message.Message):
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     AWAY_FIELD_NUMBER: _ClassVar[int]
+    READERS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     spec: ChannelSpec
     writer: str
     written: int
@@ -187,7 +189,9 @@ class ChannelStatus(_message.Message):
     route: str
     allowed: _tensor_pb2.PeerPatterns
     away: bool
-    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., writer: _Optional[str] = ..., written: _Optional[int] = ..., finished: bool = ..., readers: _Optional[_Iterable[_Union[ChannelReaderStatus, _Mapping]]] = ..., bytes: _Optional[int] = ..., peer: _Optional[str] = ..., route: _Optional[str] = ..., allowed: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ..., away: bool = ...) -> None: ...
+    readers_left_out: int
+    allowed_left_out: int
+    def __init__(self, spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., writer: _Optional[str] = ..., written: _Optional[int] = ..., finished: bool = ..., readers: _Optional[_Iterable[_Union[ChannelReaderStatus, _Mapping]]] = ..., bytes: _Optional[int] = ..., peer: _Optional[str] = ..., route: _Optional[str] = ..., allowed: _Optional[_Union[_tensor_pb2.PeerPatterns, _Mapping]] = ..., away: bool = ..., readers_left_out: _Optional[int] = ..., allowed_left_out: _Optional[int] = ...) -> None: ...
 
 class ChannelReaderStatus(_message.Message):
     __slots__ = ("reader", "client", "next", "waits", "route", "dropped", "evicted", "away")

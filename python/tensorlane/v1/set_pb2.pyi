@@ -50,18 +50,20 @@ class SetLeaf(_message.Message):
     def __init__(self, key: _Optional[str] = ..., dtype: _Optional[int] = ..., row_shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SetSpec(_message.Message):
-    __slots__ = ("leaves", "name", "rows", "writers", "files")
+    __slots__ = ("leaves", "name", "rows", "writers", "files", "contiguous")
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WRITERS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    CONTIGUOUS_FIELD_NUMBER: _ClassVar[int]
     leaves: _containers.RepeatedCompositeFieldContainer[SetLeaf]
     name: str
     rows: int
     writers: _containers.RepeatedScalarFieldContainer[str]
     files: SetFiles
-    def __init__(self, leaves: _Optional[_Iterable[_Union[SetLeaf, _Mapping]]] = ..., name: _Optional[str] = ..., rows: _Optional[int] = ..., writers: _Optional[_Iterable[str]] = ..., files: _Optional[_Union[SetFiles, _Mapping]] = ...) -> None: ...
+    contiguous: bool
+    def __init__(self, leaves: _Optional[_Iterable[_Union[SetLeaf, _Mapping]]] = ..., name: _Optional[str] = ..., rows: _Optional[int] = ..., writers: _Optional[_Iterable[str]] = ..., files: _Optional[_Union[SetFiles, _Mapping]] = ..., contiguous: bool = ...) -> None: ...
 
 class SetFiles(_message.Message):
     __slots__ = ("directory", "open", "durability")
@@ -122,16 +124,18 @@ class SetOpenResponse(_message.Message):
     def __init__(self, set: _Optional[_Union[SetInfo, _Mapping]] = ...) -> None: ...
 
 class SetReadRequest(_message.Message):
-    __slots__ = ("keys", "set", "rows", "deadline_ms")
+    __slots__ = ("keys", "set", "rows", "deadline_ms", "map")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     SET_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAP_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[str]
     set: str
     rows: _tensor_pb2.Selection
     deadline_ms: int
-    def __init__(self, keys: _Optional[_Iterable[str]] = ..., set: _Optional[str] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+    map: bool
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., set: _Optional[str] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., map: bool = ...) -> None: ...
 
 class SetReadLeaf(_message.Message):
     __slots__ = ("key", "descriptor", "moved")

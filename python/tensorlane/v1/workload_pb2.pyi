@@ -573,7 +573,7 @@ class HolderStatus(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., number: _Optional[int] = ..., client: _Optional[str] = ..., process: _Optional[int] = ..., address: _Optional[str] = ..., seconds: _Optional[float] = ..., still_seconds: _Optional[float] = ..., bytes: _Optional[int] = ..., leases: _Optional[int] = ..., reservations: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("version", "exchange", "peer", "incarnation", "fingerprint", "uptime_seconds", "arena", "tensors", "copies", "leases", "names", "tickets", "sessions", "waiting", "holders", "tables")
+    __slots__ = ("version", "exchange", "peer", "incarnation", "fingerprint", "uptime_seconds", "arena", "tensors", "copies", "leases", "names", "tickets", "sessions", "waiting", "holders", "tables", "budgets")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -590,6 +590,7 @@ class StatusResponse(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
     version: str
     exchange: str
     peer: str
@@ -606,7 +607,18 @@ class StatusResponse(_message.Message):
     waiting: int
     holders: _containers.RepeatedCompositeFieldContainer[HolderStatus]
     tables: TablesStatus
-    def __init__(self, version: _Optional[str] = ..., exchange: _Optional[str] = ..., peer: _Optional[str] = ..., incarnation: _Optional[str] = ..., fingerprint: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., arena: _Optional[_Union[ArenaStatus, _Mapping]] = ..., tensors: _Optional[int] = ..., copies: _Optional[int] = ..., leases: _Optional[int] = ..., names: _Optional[int] = ..., tickets: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[HolderStatus, _Mapping]]] = ..., tables: _Optional[_Union[TablesStatus, _Mapping]] = ...) -> None: ...
+    budgets: _containers.RepeatedCompositeFieldContainer[BudgetStatus]
+    def __init__(self, version: _Optional[str] = ..., exchange: _Optional[str] = ..., peer: _Optional[str] = ..., incarnation: _Optional[str] = ..., fingerprint: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., arena: _Optional[_Union[ArenaStatus, _Mapping]] = ..., tensors: _Optional[int] = ..., copies: _Optional[int] = ..., leases: _Optional[int] = ..., names: _Optional[int] = ..., tickets: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[HolderStatus, _Mapping]]] = ..., tables: _Optional[_Union[TablesStatus, _Mapping]] = ..., budgets: _Optional[_Iterable[_Union[BudgetStatus, _Mapping]]] = ...) -> None: ...
+
+class BudgetStatus(_message.Message):
+    __slots__ = ("name", "used", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    used: int
+    limit: int
+    def __init__(self, name: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class TablesStatus(_message.Message):
     __slots__ = ("metadata", "metadata_max", "ledger", "ledger_max")

@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "replay_buffer.py"
 
 def ran(**variables: str) -> str:
     surroundings = {**os.environ, **variables}
-    process = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=150, env=surroundings)
+    process = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=400, env=surroundings)
     assert process.returncode == 0, process.stderr
     return process.stdout
 

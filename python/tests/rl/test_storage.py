@@ -5,7 +5,10 @@ They run beside TorchRL, which wants an older tensordict than the other tests: C
 
 from __future__ import annotations
 
+import copy
+import math
 import pickle
+import warnings
 
 import cloudpickle
 import numpy as np
@@ -13,16 +16,18 @@ import pytest
 import torch
 from conftest import python, said
 from storages import default, node, root, rows  # noqa: F401
-from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
+from tensordict import LazyStackedTensorDict, TensorDict, is_tensor_collection, tensorclass
 from torchrl.data import (
     ConsumingSampler,
     LazyMemmapStorage,
     LazyTensorStorage,
+    PrioritizedSliceSampler,
     ReplayBuffer,
     RoundRobinWriter,
     SamplerWithoutReplacement,
     Sequence,
     SliceSampler,
+    SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorStorage,
 )
@@ -85,6 +90,85 @@ def test_rows_counted_from_the_end_may_have_few_bits(made):
         assert storage.get(np.array([-1, -128, 5], few))["a"].tolist() == [199, 72, 5]
     with pytest.raises(tensorlane.Unsupported, match="bounds of slice"):
         storage.get(slice(0.5, 3))
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Keys of each read of rows; None for all."""
+    told = []
+    read = tensorlane.MutableSet.read
+
+    def noted(self, rows=slice(None), keys=None, **options):
+        told.append(keys)
+        return read(self, rows, keys, **options)
+
+    monkeypatch.setattr(tensorlane.MutableSet, "read", noted)
+    return told
+
+
+def test_all_rows_are_read_leaf_by_leaf_as_they_are_asked_for_or_at_once(default, reads):
+    storage = SetStorage.create("lazy", 12, {"obs": ("int64", (2,)), "next": {"done": ("bool", ())}})
+    storage.append(TensorDict({"obs": torch.arange(16).reshape(8, 2), "next": {"done": torch.arange(8) % 4 == 3}}, [8]))
+    reads.clear()
+    rows = storage[:]
+    assert is_tensor_collection(rows) and isinstance(rows, TensorDict) and rows.batch_size == (8,) and rows.device.type == "cpu"
+    assert reads == [["_written"]], "only the length was asked for"
+    assert rows["obs"].shape == (8, 2) and rows.get(("next", "done")).sum() == 2 and rows.get("none") is None and rows.get("no", 3) == 3
+    with pytest.raises(KeyError, match="no leaf 'none'"):
+        rows["none"]
+    assert reads[1:] == [["obs"], ["next/done"]]
+    assert rows[2:4]["obs"].tolist() == [[4, 5], [6, 7]] and type(rows) is TensorDict
+    assert rows["next"]["done"].sum() == 2 and sorted(rows.keys(True, True), key=str) == sorted(["obs", ("next", "done")], key=str)
+    assert reads[3:] == [None], "all leaves came by one read, and stay"
+    eager = storage.get(slice(None))
+    for lazily in (lambda: storage[:].clone(), lambda: storage[...].to_tensordict(), lambda: pickle.loads(pickle.dumps(storage[:])), lambda: copy.copy(storage[:])):
+        other = lazily()
+        assert type(other) is TensorDict and bool((other == eager).all())
+    assert len(storage[:]) == 8 and bool((storage[:] == eager).all()) and torch.stack([storage[:], eager]).shape == (2, 8)
+    assert "obs" in repr(storage[:]) and storage[:]["next"]["done"].sum() == 2
+
+
+def test_slices_of_a_storage_of_more_than_half_of_the_arena_are_sampled():
+    with tensorlane.Sidecar(arena="64Mi") as small, tensorlane.connect(small.directory) as client:
+        layout = {"obs": ("uint8", (1 << 18,)), "episode": ("int64", ()), "next": {"done": ("bool", ())}, "priority": ("float32", ())}
+        storage = SetStorage.create("slices", 160, layout, client=client)
+        for episode in range(16):
+            done = torch.arange(10) == 9
+            batch = {"obs": torch.zeros(10, 1 << 18, dtype=torch.uint8), "episode": torch.full((10,), episode)}
+            batch["obs"][:, 0] = episode
+            storage.append(TensorDict({**batch, "next": {"done": done}, "priority": torch.ones(10)}, [10]))
+        with pytest.raises(tensorlane.Error) as refused:
+            storage.get(slice(None))
+        assert refused.value.reason == "TOO_LARGE"
+        for sampler in (
+            SliceSampler(slice_len=5, traj_key="episode"),
+            SliceSampler(slice_len=5, end_key=("next", "done")),
+            SliceSampler(slice_len=5, traj_key="none", end_key=("next", "done")),
+            SliceSamplerWithoutReplacement(slice_len=5, traj_key="episode"),
+            PrioritizedSliceSampler(160, 0.9, 0.9, slice_len=5, traj_key="episode"),
+        ):
+            buffer = TensorDictReplayBuffer(storage=storage, writer=SetWriter(), sampler=sampler, batch_size=20)
+            sample = buffer.sample()
+            episodes = sample["episode"].reshape(4, 5)
+            assert bool((episodes == episodes[:, :1]).all()) and torch.equal(sample["obs"][:, 0].long(), sample["episode"])
+
+
+def test_an_almost_empty_storage_that_fills_the_arena_is_emptied_and_loaded(tmp_path):
+    with tensorlane.Sidecar(arena="64Mi") as small, tensorlane.connect(small.directory) as client:
+        # Two of them promise more than there is.
+        one, other = (SetStorage.create(f"wide-{at}", 50, {"obs": ("uint8", (1 << 20,))}, client=client) for at in range(2))
+        filled = ReplayBuffer(storage=one, writer=SetWriter())
+        filled.extend(TensorDict({"obs": torch.ones(3, 1 << 20, dtype=torch.uint8)}, [3]))
+        state = filled.state_dict()
+        filled.dumps(tmp_path / "wide")
+        held = one.mutable_set.status().held_bytes
+        filled.empty()
+        assert len(filled) == 0 and one.mutable_set.status().held_bytes == held < 5 << 20
+        buffer = ReplayBuffer(storage=other, writer=SetWriter())
+        for load in (lambda: buffer.load_state_dict(state), lambda: buffer.loads(tmp_path / "wide")):
+            load()
+            assert len(buffer) == 3 and bool(buffer[:]["obs"].all()) and other.mutable_set.status().held_bytes == held
+        assert other.append(TensorDict({"obs": torch.zeros(1, 1 << 20, dtype=torch.uint8)}, [1])).tolist() == [3]
 
 
 def test_one_leaf_is_read_alone_by_its_key(made):
@@ -244,6 +328,24 @@ def test_a_buffer_is_dumped_into_tensordicts_directory_and_loaded(made, tmp_path
     assert torch.equal(again[:], tensors[:])
 
 
+def test_a_dump_warns_where_rows_were_written_meanwhile(default, tmp_path, monkeypatch):
+    storage = SetStorage.create("dumped", 10, rows(1))
+    storage.append(rows(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        storage.dumps(tmp_path / "quiet")
+    parts = SetStorage._parts
+
+    def written(self, length):
+        for part in parts(self, length):
+            yield part
+            SetStorage(storage.mutable_set.reference).append(rows(1))
+
+    monkeypatch.setattr(SetStorage, "_parts", written)
+    with pytest.warns(UserWarning, match="any version from 1 to 2"):
+        storage.dumps(tmp_path / "written")
+
+
 def test_what_torchrls_memory_mapped_storage_dumped_is_loaded_and_the_reverse(default, tmp_path):
     """S3.20"""
     theirs = ReplayBuffer(storage=LazyMemmapStorage(10), writer=RoundRobinWriter())
@@ -349,6 +451,18 @@ def test_other_samplers_sample(default):
     consumed = ReplayBuffer(storage=storage, writer=RoundRobinWriter(), sampler=ConsumingSampler(), batch_size=5)
     consumed.sample()
     assert len(consumed) == 7
+
+
+def test_a_sampler_hears_of_rows_before_it_samples_though_another_one_has_just_heard(default, monkeypatch):
+    monkeypatch.setattr(tensorlane.rl, "_GLANCE", math.inf)
+    storage = SetStorage.create("heard", 12, {"step": ("int64", ())})
+    storage.append(TensorDict({"step": torch.arange(12)}, [12]))
+    buffers = []
+    for _ in range(2):
+        buffers.append(ReplayBuffer(storage=storage, writer=RoundRobinWriter(), sampler=ConsumingSampler(), batch_size=5))
+        buffers[-1].sample()
+    monkeypatch.setattr(tensorlane.rl, "_GLANCE", 0)
+    assert [len(buffer) for buffer in buffers] == [7, 7]
 
 
 def test_samples_land_on_the_device_of_the_storage(default):

@@ -144,7 +144,7 @@ def test_a_writer_that_is_killed_leaves_whole_extensions(default):
         before = len(storage)
         until("it has written", lambda before=before: len(storage) > before + 5 * turn * BATCH)
         os.kill(process.pid, signal.SIGKILL)
-        process.join(20)
+        process.join(60)
     assert len(storage) == storage.mutable_set.status().cursor and len(storage) % BATCH == 0
     everything = storage[:]
     assert torch.equal(everything["a"], torch.arange(BATCH).repeat(len(storage) // BATCH))
@@ -160,10 +160,23 @@ def test_an_emptied_storage_is_empty_also_where_others_write(default):
             storage._empty()
     finally:
         process.kill()
-        process.join(20)
+        process.join(60)
     storage._empty()
     assert len(storage) == 0 == storage.mutable_set.status().cursor
     assert storage.append(rows(3, 7)).tolist() == [0, 1, 2] and storage[:]["a"].tolist() == [7, 8, 9]
+
+
+def test_a_full_storage_that_another_process_empties_and_fills_anew_has_its_length(default):
+    for size in (1, 2, 10):
+        ours = SetStorage.create(f"emptied-{size}", size, rows(1))
+        theirs = pickle.loads(pickle.dumps(ours))
+        ours.append(rows(size))
+        assert len(ours) == len(theirs) == size
+        theirs._empty()
+        until("it is empty", lambda ours=ours: len(ours) == 0)
+        for count in range(1, size + 1):
+            theirs.append(rows(1))
+            assert len(ours) == count
 
 
 def test_nodes_without_shared_storage_have_one_buffer(clients):
@@ -235,6 +248,81 @@ def test_a_prioritized_sampler_learns_of_rows_that_its_own_process_writes(defaul
     index = buffer.extend(rows(10))
     buffer.update_priority(index, torch.tensor([1.0] * 9 + [1e6]))
     assert (buffer.sample()["a"] == 9).sum() > 40
+
+
+def priorities(sampler: PrioritizedSampler, count: int) -> list[float]:
+    return [float(sampler._sum_tree[at]) for at in range(count)]
+
+
+@pytest.mark.parametrize("before", [0, 4], ids=["of an empty storage", "of one with rows"])
+def test_a_prioritized_sampler_learns_of_rows_that_others_write(default, before):
+    storage = SetStorage.create("noticed", 10, rows(1))
+    other = pickle.loads(pickle.dumps(storage))
+    if before:
+        other.append(rows(before))
+    sampler = PrioritizedSampler(10, alpha=1.0, beta=1.0)
+    buffer = TensorDictReplayBuffer(storage=storage, writer=SetWriter(), sampler=sampler, batch_size=50)
+    other.append(rows(6 - before, before))
+    assert set(buffer.sample()["a"].tolist()) <= set(range(6)) and min(priorities(sampler, 6)) > 0
+    buffer.update_priority(torch.arange(6), torch.tensor([0.5] * 5 + [5.0]))
+    index = buffer.extend(rows(2, 6))
+    buffer.update_priority(index, torch.tensor([3.0, 4.0]))
+    buffer.sample()
+    assert priorities(sampler, 8) == pytest.approx([0.5] * 5 + [5.0, 3.0, 4.0], rel=1e-4), "its own priorities stay"
+    # Round, by others and by this process in between; one of each is behind the end.
+    other.append(rows(3, 8))
+    mine = buffer.extend(rows(1, 11))
+    other.append(rows(1, 12))
+    assert mine.tolist() == [1]
+    until("the rows of others are noticed", lambda: len(buffer) and priorities(sampler, 10)[2] > 1)
+    assert priorities(sampler, 10) == pytest.approx([5.0] * 3 + [0.5] * 2 + [5.0, 3.0, 4.0] + [5.0] * 2, rel=1e-3)
+    assert 12 in buffer[:]["a"].tolist()
+
+
+def test_a_prioritized_sampler_learns_of_a_storage_that_others_fill_in_one_round(default):
+    storage = SetStorage.create("filled", 10, rows(1))
+    sampler = PrioritizedSampler(10, alpha=1.0, beta=1.0)
+    buffer = TensorDictReplayBuffer(storage=storage, writer=SetWriter(), sampler=sampler, batch_size=50)
+    assert len(buffer) == 0
+    pickle.loads(pickle.dumps(storage)).append(rows(10))
+    until("the rows are noticed", lambda: len(buffer) and min(priorities(sampler, 10)) > 0)
+
+
+def test_a_prioritized_sampler_keeps_the_priorities_of_what_torchrls_writer_wrote(default):
+    storage = SetStorage.create("kept", 10, rows(1))
+    sampler = PrioritizedSampler(10, alpha=1.0, beta=1.0)
+    buffer = TensorDictReplayBuffer(storage=storage, writer=TensorDictRoundRobinWriter(), sampler=sampler, batch_size=5)
+    for start in range(0, 20, 5):
+        index = buffer.extend(rows(5, start))
+        buffer.update_priority(index, torch.full((5,), start + 2.0))
+        buffer.sample()
+    assert priorities(sampler, 10) == pytest.approx([12.0] * 5 + [17.0] * 5, rel=1e-4)
+
+
+def test_buffers_without_priorities_are_told_of_nothing_and_ask_nothing(default, monkeypatch):
+    storage = SetStorage.create("quiet", 10, rows(1))
+    buffer = buffer_over(storage, batch_size=5)
+    buffer.extend(rows(10))
+    assert len(buffer) == 10
+    monkeypatch.setattr(tensorlane.MutableSet, "status", lambda _: pytest.fail("a round trip"))
+    for _ in range(3):
+        buffer.sample()
+
+
+def test_the_row_that_was_written_last_is_that_of_whoever_wrote_it(default):
+    storage = SetStorage.create("latest", 10, rows(1))
+    other = pickle.loads(pickle.dumps(storage))
+    assert storage._last_cursor_index is None
+    storage.set([0, 1, 2], rows(3))
+    assert storage._last_cursor_index == 2
+    storage.set([1], rows(1), set_cursor=False)
+    assert storage._last_cursor_index == 2, "what is changed in its place is not new"
+    other.append(rows(2))
+    assert storage._last_cursor_index == other._last_cursor_index == 1
+    storage.set(5, rows(1)[0])
+    assert storage._last_cursor_index == 5
+    other.append(rows(1))
+    assert storage._last_cursor_index == 2
 
 
 def test_a_writer_keeps_its_count_and_the_storage_the_cursor(default, tmp_path):

@@ -45,11 +45,12 @@ pub(super) fn advertised(config: &Config, listen: &str) -> Result<Vec<String>, R
 
 /// Entry of this sidecar, as a table of peers has it.
 pub(super) fn entry(config: &Config, keyring: &Keyring, addresses: Vec<String>) -> PeerEntry {
-    PeerEntry { name: config.peer.clone(), addresses, fingerprints: keyring.fingerprints(), node: None }
+    let (name, fingerprints) = (config.peer.clone(), keyring.fingerprints());
+    PeerEntry { name, addresses, fingerprints, node: None, awaits_ip: false }
 }
 
 /// Returns whether an address is good to listen on and no good to connect to: every address, or any port.
-fn is_nowhere(address: &str) -> bool {
+pub(super) fn is_nowhere(address: &str) -> bool {
     address.ends_with(":0") || address.parse::<SocketAddr>().is_ok_and(|known| known.ip().is_unspecified())
 }
 

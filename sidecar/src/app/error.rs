@@ -82,6 +82,16 @@ pub enum RunError {
     /// The API server cannot be asked.
     #[error(transparent)]
     Kubernetes(#[from] crate::directory::kubernetes::ClientError),
+    /// Something that the start needs does not answer, and the start was told to end.
+    #[error(
+        "{signal} came during the start, which did not end within deadlines.drain or until a second signal: look at the \
+         file systems of state.directory, sockets.directory, sets.root and peers.file, and at peers.kubeconfig and the \
+         program that it names"
+    )]
+    StartHangs {
+        /// Name of the signal.
+        signal: &'static str,
+    },
     /// Something hangs that was told to end.
     #[error("not everything has ended within {within:?}: {threads} still run")]
     Stuck {

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   start:  logs, limits --> arena --> store, keeper --> exchange --> peers --> session socket --> gRPC --> ready
+//!           a signal comes: the start has deadlines.drain, then it is left behind --> exit 1
 //!   end:    not ready, nothing new --> transfers finish, or deadlines.drain is over, or a second signal comes
-//!           --> gRPC --> session socket --> peers --> workers --> keeper --> arena --> admin --> exit 0
+//!           --> gRPC --> session socket --> peers --> waiters --> workers --> keeper --> arena --> admin --> exit 0
 //!           whatever hangs on the way is left behind after END_WITHIN --> exit 1
 //! ```
 
@@ -19,6 +20,7 @@ mod scrape;
 mod verbs;
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use self::entry::peers_file_line;
 pub use self::error::RunError;
@@ -64,7 +67,7 @@ pub fn run(config: &Config) -> Result<(), RunError> {
 async fn serve(config: &Config) -> Result<&'static str, RunError> {
     // A limit on the size of files is an error of the call that meets it, and not the end of all tensors. tokio's handler stays.
     drop(signal(SignalKind::from_raw(libc::SIGXFSZ)).map_err(failed_to("take SIGXFSZ"))?);
-    // From the first moment, so that a signal during the start is not lost.
+    // From the first moment, so that a signal during the start is heard.
     let mut signals = Signals::listen()?;
     let metrics = Arc::new(Metrics::new(&Registry::new())?);
     let health = Health::new();
@@ -76,25 +79,40 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
         let listener = listener.map_err(|source| RunError::AdminListen { address, source })?;
         let address = listener.local_addr().map_err(failed_to("ask for the admin address"))?;
         tracing::info!(%address, "metrics and health are served");
-        let mut stopped = stop.subscribe();
-        let until = async move { _ = stopped.changed().await };
-        let admin = admin::serve(listener, health.clone(), Arc::clone(&metrics), threads.clone(), until);
-        serving.spawn(threads.clone().task("admin", PanicScope::Process, admin));
+        serving.spawn(serve_admin(listener, &health, &metrics, &threads, stop.subscribe()));
     }
-    let parts = Parts::start(config, &metrics, &threads)?;
-    let mut verbs = Verbs::start(config, parts.exchange(), parts.unread(), &metrics).await?;
+    let mut starting = pin!(start(config, &metrics, &threads));
+    let (started, asked) = tokio::select! {
+        started = &mut starting => (started, None),
+        signal = signals.next() => {
+            tracing::info!(reason = signal, most = ?config.deadlines.drain, "the start is waited for, and ended");
+            let until = Instant::now() + config.deadlines.drain;
+            let started = tokio::select! {
+                started = tokio::time::timeout_at(until, &mut starting) => started.ok(),
+                _ = signals.next() => None,
+            };
+            (started.ok_or(RunError::StartHangs { signal })?, Some((signal, until)))
+        }
+    };
+    let (parts, mut verbs) = started?;
     health.started();
     tracing::info!(
         exchange = %config.exchange, peer = %config.peer, incarnation = %parts.incarnation(),
         fingerprint = %parts.fingerprint(), sockets = %config.sockets.directory.display(), "sidecar started"
     );
-    let reason = tokio::select! {
-        signal = signals.next() => Ok(signal),
-        failed = verbs.failed() => Err(failed),
+    let (reason, most) = match asked {
+        Some((signal, until)) => (Ok(signal), until.saturating_duration_since(Instant::now())),
+        None => {
+            let reason = tokio::select! {
+                signal = signals.next() => Ok(signal),
+                failed = verbs.failed() => Err(failed),
+            };
+            (reason, config.deadlines.drain)
+        }
     };
     health.block(Probe::Ready, "end", "the sidecar is ending");
     if reason.is_ok() {
-        drain::drain(&parts, config.deadlines.drain, signals.next()).await;
+        drain::drain(&parts, most, signals.next()).await;
     }
     let end = async {
         verbs.stop().await;
@@ -106,6 +124,32 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
         ended
     };
     within(END_WITHIN, &threads, end).await.and(reason)
+}
+
+/// Serves metrics and health until it is stopped.
+fn serve_admin(
+    listener: TcpListener,
+    health: &Health,
+    metrics: &Arc<Metrics>,
+    threads: &Threads,
+    mut stopped: watch::Receiver<()>,
+) -> impl Future<Output = ()> + Send + use<> {
+    let until = async move { _ = stopped.changed().await };
+    let serving = admin::serve(listener, health.clone(), Arc::clone(metrics), threads.clone(), until);
+    threads.clone().task("admin", PanicScope::Process, serving)
+}
+
+/// Starts all parts, on a thread of their own: what hangs there, such as a file system, keeps nobody from hearing a signal.
+async fn start(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    threads: &Threads,
+) -> Result<(Parts, Verbs), RunError> {
+    let (settings, counts, starts) = (config.clone(), Arc::clone(metrics), threads.clone());
+    let parts = tokio::task::spawn_blocking(move || Parts::start(&settings, &counts, &starts));
+    let parts = parts.await.map_err(io::Error::other).map_err(failed_to("start"))??;
+    let verbs = Verbs::start(config, parts.exchange(), parts.budgets(), metrics).await?;
+    Ok((parts, verbs))
 }
 
 /// The end, or that it did not come in time, because of which threads.

@@ -1,5 +1,6 @@
 //! Tests of what becomes of a sidecar one of whose threads panics: each thread and task on which all depends, in turn.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,14 +12,15 @@ use tensorlane_proto::frame::{self, SESSION_VERSION, SessionKind};
 use tensorlane_proto::generated as v1;
 
 use super::parts::Parts;
-use super::within;
+use super::{serve_admin, within};
 use crate::admin::{Health, Probe};
 use crate::config::{Config, Sources};
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
+use crate::threads::tests::NAMES;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All that a sidecar with a peers file and a directory of the node has; `clock` is within `tl-peer-clock`.
 const ESSENTIAL: [&str; 14] = [
@@ -129,6 +131,22 @@ async fn every_thread_that_runs_all_the_time_is_among_those_that_are_tried() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_thread_of_waits_which_the_first_one_starts_ends_being_alive_as_well() {
+    let scene = Scene::new(Some("waits"));
+    let session = scene.session();
+    let names = vec!["never".to_owned()];
+    send(
+        &session,
+        SessionKind::Lookup,
+        2,
+        &v1::LookupRequest { names, wait_ms: 60_000, ..Default::default() },
+    );
+    scene.until("it is seen", |scene| scene.health.ask(Probe::Alive).is_err()).await;
+    assert_eq!(scene.health.ask(Probe::Alive), Err("waits: its thread has panicked\n".to_owned()));
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_thread_panics_is_cut_and_the_next_one_is_served() {
     let scene = Scene::new(None);
     let (mut cut, other) = (scene.session(), scene.session());
@@ -144,6 +162,74 @@ async fn a_session_whose_thread_panics_is_cut_and_the_next_one_is_served() {
     drop((scene.session(), other));
     assert_eq!(scene.health.ask(Probe::Alive), Ok(()));
     scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_backlog_is_drained_by_nobody_is_cut_and_another_one_is_served() {
+    // In what it drains, and before it comes to that.
+    for (point, expected) in [("drain of a session", [1_u64, 0]), ("job", [0, 1])] {
+        let scene = Scene::new(None);
+        let (reads_nothing, other) = (scene.session(), scene.session());
+        reads_nothing.set_write_timeout(Some(PATIENCE)).unwrap();
+        scene.threads.fail_at(point);
+        let asks = frame::encode(SessionKind::Status.into(), 0, 2, &v1::StatusRequest::default());
+        let (mut asking, deadline) = (&reads_nothing, Instant::now() + PATIENCE);
+        let panics = || [PanicScope::Connection, PanicScope::Call].map(|scope| scene.threads.panics(scope));
+        // No further: it would be cut for the length of its backlog.
+        while panics() != expected && asking.write_all(&asks).is_ok() {
+            assert!(Instant::now() < deadline, "{point}: it has no backlog");
+        }
+        scene.until("it is counted", |_| panics() == expected).await;
+        let cut = asking.read_to_end(&mut Vec::new());
+        let is_cut = cut.map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |_| true);
+        assert!(is_cut, "{point}: it is cut");
+        send(&other, SessionKind::Status, 2, &v1::StatusRequest::default());
+        assert!((&other).read(&mut [0; 4096]).unwrap() > 0, "{point}");
+        assert_eq!(scene.health.ask(Probe::Alive), Ok(()));
+        drop((reads_nothing, other));
+        scene.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_task_of_the_admin_port_that_panics_is_the_end_of_being_alive() {
+    let health = Health::new();
+    let threads = Threads::new(health.clone());
+    threads.fail_at("admin");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
+    let (_stop, stopped) = tokio::sync::watch::channel(());
+    let serving = tokio::spawn(serve_admin(listener, &health, &metrics, &threads, stopped));
+    assert!(serving.await.is_err_and(|error| error.is_panic()));
+    assert_eq!(health.ask(Probe::Alive), Err("admin: its thread has panicked\n".to_owned()));
+}
+
+/// Threads and tasks that other tests have panic: those here, in `directory::kubernetes`, `grpc::lasting`, `store::orphans`, `workers`
+/// and `waiters`.
+const ELSEWHERE: [&str; 12] = [
+    "admin",
+    "directory-keep",
+    "directory-publish",
+    "directory-watch",
+    "drain",
+    "session",
+    "tl-grpc-sleep",
+    "tl-orphans",
+    "waiter",
+    "waiter-clock",
+    "waits",
+    "worker",
+];
+
+#[test]
+fn every_thread_that_there_is_panics_in_some_test() {
+    let essential = ESSENTIAL.into_iter().filter(|point| *point != "clock");
+    let tried: BTreeSet<&str> = essential
+        .chain(ELSEWHERE)
+        .chain(crate::peer::tests::panics::tried())
+        .chain(crate::grpc::tests::panics::tried())
+        .collect();
+    assert_eq!(tried, BTreeSet::from(NAMES));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use super::peering::{self, Peering};
 use super::scrape;
 use crate::clock::Clock;
 use crate::config::{Config, above_machine, check_abilities, check_memory};
-use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
+use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy, budget};
 use crate::identity::Keyring;
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
@@ -51,6 +51,7 @@ pub(super) struct Parts {
     sessions: Arc<SessionServer>,
     fingerprint: Fingerprint,
     unread: OutputBudget,
+    requests: Requests,
     /// Held for as long as the sidecar runs.
     _locks: [File; 2],
 }
@@ -131,17 +132,29 @@ impl Parts {
             "sockets.directory",
         ))?);
         scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread, threads);
-        scrape::register_requests(metrics, requests);
-        Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, unread, _locks: locks })
+        scrape::register_requests(metrics, requests.clone());
+        tell_budgets(&exchange, unread.clone(), requests.clone());
+        Ok(Self {
+            workers,
+            keeper,
+            arena,
+            exchange,
+            peers,
+            sessions,
+            fingerprint,
+            unread,
+            requests,
+            _locks: locks,
+        })
     }
 
     pub(super) fn exchange(&self) -> &Arc<Exchange> {
         &self.exchange
     }
 
-    /// The budget of buffers and of answers that wait to be read.
-    pub(super) fn unread(&self) -> &OutputBudget {
-        &self.unread
+    /// The budgets of answers that wait to be read, with buffers over gRPC, and of requests.
+    pub(super) fn budgets(&self) -> (&OutputBudget, &Requests) {
+        (&self.unread, &self.requests)
     }
 
     pub(super) fn incarnation(&self) -> Incarnation {
@@ -172,12 +185,20 @@ impl Parts {
             if let Some(peering) = &self.peers {
                 peering.peers.stop();
             }
+            self.exchange.stop_waiters();
             self.workers.stop();
             self.keeper.stop();
             self.arena.stop();
         });
         ended.await.map_err(std::io::Error::other).map_err(io("end in order"))
     }
+}
+
+/// Has status tell of the budgets that the exchange does not know.
+fn tell_budgets(exchange: &Exchange, unread: OutputBudget, requests: Requests) {
+    exchange.tell_budgets(move || {
+        vec![budget("requests", requests.bytes()), budget("unread", (unread.bytes(), unread.limit()))]
+    });
 }
 
 fn exchange_settings(config: &Config, fingerprint: Fingerprint) -> ExchangeSettings {
@@ -194,6 +215,7 @@ fn exchange_settings(config: &Config, fingerprint: Fingerprint) -> ExchangeSetti
             own_copies: !config.security.neighbours,
         },
         fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
+        waiting_bytes: config.arena.waiting_bytes(),
     }
 }
 
@@ -219,6 +241,13 @@ fn start_store(
             store.notify();
         }
     });
+    let tells = Arc::clone(&told);
+    let on_lingering = Arc::new(move || {
+        if let Some(store) = tells.get().and_then(Weak::upgrade) {
+            store.ask_for_unmapping();
+        }
+    });
+    let options = ArenaOptions { on_lingering, ..options };
     let arena = Arena::start(options, on_room)?;
     let settings = StoreSettings {
         limits: Limits {

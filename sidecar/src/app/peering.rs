@@ -10,7 +10,7 @@ use tensorlane_proto::negotiate::Transport;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::entry::{advertised, entry};
+use super::entry::{advertised, entry, is_nowhere};
 use super::error::{RunError, io};
 use super::rotating::Rotating;
 use crate::config::{Config, PeersDirectory};
@@ -31,8 +31,7 @@ use crate::threads::Threads;
 
 /// Time that a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
-/// Time that the name in `peers.listen` may take to become an address: the start waits for it, and hears no signal
-/// meanwhile.
+/// Time that the name in `peers.listen` may take to become an address: the start waits for it.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
 /// Lanes on QUIC in each direction of a pair. They share one connection and its part of the link: the second is there so
 /// that one copies while the other asks.
@@ -86,6 +85,10 @@ impl Known for Table {
     fn own_lack(&self) -> Option<String> {
         self.directory.own_lack()
     }
+
+    fn outage(&self) -> Option<String> {
+        self.directory.outage()
+    }
 }
 
 fn known(entry: &PeerEntry) -> KnownPeer {
@@ -94,6 +97,7 @@ fn known(entry: &PeerEntry) -> KnownPeer {
         addresses: entry.addresses.clone(),
         fingerprints: entry.fingerprints.clone(),
         node: entry.node.clone(),
+        awaits_ip: entry.awaits_ip,
     }
 }
 
@@ -141,6 +145,7 @@ pub(super) fn start(
             }),
             threads: threads.clone(),
             resolver,
+            own_addresses: Some(advertised.iter().filter(|one| !is_nowhere(one)).cloned().collect()),
             ..PeersConfig::new(address)
         },
         keys(keyring.current())?,
@@ -208,10 +213,8 @@ fn kubernetes(
     metrics: &Arc<Metrics>,
     threads: &Threads,
 ) -> Result<KubernetesDirectory, RunError> {
-    // A kubeconfig may name a program that gives the credentials; nothing else here waits.
-    let connected = tokio::task::block_in_place(|| {
-        tokio::runtime::Handle::current().block_on(connect(config.peers.kubeconfig.as_deref()))
-    });
+    // A kubeconfig may name a program that gives the credentials. The start has a thread of its own to wait for it.
+    let connected = tokio::runtime::Handle::current().block_on(connect(config.peers.kubeconfig.as_deref()));
     let (client, own_namespace) = connected?;
     let settings = KubernetesSettings {
         namespace: config.peers.namespace.clone().unwrap_or(own_namespace),

@@ -99,7 +99,11 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     catch_up(metrics.peers.orphans.at((OrphanEnd::Dropped,)), foreign.dropped);
     catch_up(&metrics.arena.populate_failures, usage.populate_failures);
     catch_up(&metrics.arena.cold_populates, usage.cold_populates);
-    metrics.arena.waiters.at((Wait::Room,)).set(i64::try_from(store.waiting()).unwrap_or(i64::MAX));
+    metrics
+        .arena
+        .waiters
+        .at((Wait::Room,))
+        .set(i64::try_from(exchange.waiting_for_room()).unwrap_or(i64::MAX));
     let (waiting, bytes) = exchange.waiting_for_names();
     metrics.arena.waiters.at((Wait::Name,)).set(i64::try_from(waiting).unwrap_or(i64::MAX));
     metrics.arena.waiting_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -109,7 +113,7 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     catch_up(&metrics.channels.messages, channels.written);
     catch_up(&metrics.channels.evicted, channels.evicted);
     catch_up(&metrics.channels.resumed, channels.resumed);
-    for policy in Policy::ALL.into_iter().filter(|policy| policy.drops()) {
+    for policy in Policy::ALL {
         catch_up(metrics.channels.dropped.at((policy,)), channels.dropped[policy as usize]);
     }
     let pipes = exchange.pipe_totals();
@@ -178,6 +182,8 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
     show_node(metrics, counters);
     metrics.peers.show_lent(peers.lent());
     metrics.peers.show_lent_gpu(peers.lent_gpu_bytes());
+    let (bytes, limit) = peers.row_list_bytes();
+    metrics.tables.show(TableKind::RowLists, bytes, limit);
 }
 
 fn show_lanes(metrics: &Metrics, counters: &Counters) {

@@ -12,6 +12,7 @@ use crate::exchange::Exchange;
 use crate::grpc::{GrpcServer, GrpcSettings};
 use crate::metrics::Metrics;
 use crate::output_budget::OutputBudget;
+use crate::session::Requests;
 
 /// The running server.
 pub(super) struct Verbs {
@@ -26,7 +27,7 @@ impl Verbs {
     pub(super) async fn start(
         config: &Config,
         exchange: &Arc<Exchange>,
-        unread: &OutputBudget,
+        (unread, requests): (&OutputBudget, &Requests),
         metrics: &Arc<Metrics>,
     ) -> Result<Self, RunError> {
         let settings = GrpcSettings {
@@ -37,6 +38,7 @@ impl Verbs {
             patience: config.deadlines.default,
             unread: unread.clone(),
             unread_max: config.limits.unread_bytes,
+            requests: requests.clone(),
         };
         let server = GrpcServer::bind(settings).await.map_err(|error| {
             let told = format!("{error}{}", remedy("", &error, "grpc.listen"));

@@ -142,6 +142,11 @@ impl Arena {
         self.counted_base() / 8
     }
 
+    /// Bytes that look-ups of this pod may take, and waits for names as many: an eighth of the base. What is more than 32 MiB is not used.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.counted_base() / 8
+    }
+
     /// Bytes that remembered requests may take, and changes of names as many: a sixteenth of the base.
     pub fn remembered_bytes(&self) -> u64 {
         self.counted_base() / 16

@@ -36,7 +36,7 @@ pub(super) struct Setting {
 /// Value that holds if nobody says anything.
 #[derive(Debug)]
 pub(super) enum Fallback {
-    /// The same as if this text were in the file.
+    /// Value as if this text were in the file.
     Text(&'static str),
     /// Absent value, which means something.
     Absent,
@@ -358,9 +358,9 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "limits.unreadBytes",
-        Text("128Mi"),
+        Computed(|config, _| bytes_text(unread(config.arena.base))),
         "bytes in multiples of 4Ki, at least 16Mi",
-        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed. Buffers of calls over gRPC count too; there streams that stand still are ended first.",
+        "Bytes of answers that wait for sessions and peers to read them, all together, half of arena.base by default, at most 128Mi; beyond it the connection with the most is closed. Buffers of calls over gRPC count too; there streams that stand still are ended first.",
         limits.unread_bytes = |text| bytes(text, 16 * MI)
     ),
     setting!(
@@ -460,6 +460,11 @@ fn ready(size: u64) -> u64 {
     (size / 4).min(GI) / (4 * KI) * (4 * KI)
 }
 
+/// Half of the base, at most 128 MiB, in whole pages, and at least what is accepted.
+fn unread(base: u64) -> u64 {
+    (base / 2 / (4 * KI) * (4 * KI)).clamp(16 * MI, 128 * MI)
+}
+
 /// Three quarters of the arena, in whole pages: the rest is for everybody else.
 fn lent(size: u64) -> u64 {
     size / (16 * KI) * (12 * KI)
@@ -523,6 +528,13 @@ pub(super) fn blank() -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unread_answers_have_half_of_the_base_within_what_is_accepted() {
+        let of_mib = |base: u64| unread(base * MI) / MI;
+        assert_eq!([0, 16, 64, 256, 1_024].map(of_mib), [16, 16, 32, 128, 128]);
+        assert_eq!(unread(64 * MI + 4 * KI) % (4 * KI), 0);
+    }
 
     #[test]
     fn encrypted_lanes_are_as_many_as_cores_within_bounds_and_plain_ones_are_four() {

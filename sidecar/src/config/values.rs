@@ -75,7 +75,7 @@ pub(super) fn duration(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// The same, or `off`.
+/// A duration as [`duration`] reads it, or `off`.
 pub(super) fn duration_or_off(text: &str) -> Parsed<Option<Duration>> {
     if text == "off" { Ok(None) } else { duration(text).map(Some) }
 }
@@ -122,26 +122,39 @@ pub(super) fn socket_address(text: &str) -> Parsed<SocketAddr> {
     text.parse().map_err(|_| "not an IP address and a port".to_owned())
 }
 
-/// The same, or `off`.
+/// An address as [`socket_address`] reads it, or `off`.
 pub(super) fn socket_address_or_off(text: &str) -> Parsed<Option<SocketAddr>> {
     if text == "off" { Ok(None) } else { socket_address(text).map(Some) }
 }
 
 /// A host name or IP address, and a port above zero unless `any_port`.
 pub(crate) fn host_port(text: &str, any_port: bool) -> Parsed<String> {
-    let (host, port) = text.rsplit_once(':').ok_or("no port")?;
+    let (host, port) = text.rsplit_once(':').filter(|_| !text.ends_with(']')).ok_or("no port")?;
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let host_is_right = match bracketed {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => is_host_name(host),
     };
     if !host_is_right {
-        return Err(format!("{host:?} is no host name, IPv4 address or [IPv6 address]"));
+        return Err(wrong_host(host, port));
     }
     match port.parse::<u16>() {
         Ok(0) if !any_port => Err("port 0 reaches nobody".to_owned()),
         Ok(_) if port.bytes().all(|byte| byte.is_ascii_digit()) => Ok(text.to_owned()),
         _ => Err(format!("{port:?} is not a port")),
+    }
+}
+
+/// Words for a host that is none, with what to write where that is plain.
+fn wrong_host(host: &str, port: &str) -> String {
+    if let Some((_, scope)) = host.trim_end_matches(']').split_once('%') {
+        return format!(
+            "{host:?} has a scope, and %{scope} is of one host alone: take an address that all hosts know"
+        );
+    }
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(_) => format!("put the IPv6 address into brackets: [{host}]:{port}"),
+        Err(_) => format!("{host:?} is no host name, IPv4 address or [IPv6 address]"),
     }
 }
 
@@ -334,6 +347,21 @@ mod tests {
         assert!(host_port("0.0.0.0:0", true).is_ok());
         for text in ["10.0.0.1", ":1", "a:0", "a:70000", "a:+1", "fe80::1:1", "[zz]:1", "a b:1", "a:"] {
             assert!(host_port(text, false).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_ipv6_that_are_spelled_wrongly_are_told_what_is_right() {
+        for (text, part) in [
+            ("::1:9454", "put the IPv6 address into brackets: [::1]:9454"),
+            ("fd00::1:2:9421", "brackets: [fd00::1:2]:9421"),
+            ("fe80::1%eth0:9454", "%eth0 is of one host alone"),
+            ("[fe80::1%eth0]:9454", "%eth0 is of one host alone"),
+            ("[::1]", "no port"),
+            ("1.2.3.4:9421,[::1]:9421", "is no host name, IPv4 address or [IPv6 address]"),
+        ] {
+            let wrong = host_port(text, true).unwrap_err();
+            assert!(wrong.contains(part), "{text}: {wrong}");
         }
     }
 

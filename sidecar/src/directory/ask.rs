@@ -66,6 +66,7 @@ mod tests {
                     addresses: Vec::new(),
                     fingerprints: vec![tensorlane_proto::identity::Fingerprint([1; 32])],
                     node: None,
+                    awaits_ip: false,
                 };
                 late.set(vec![entry]).unwrap();
             });

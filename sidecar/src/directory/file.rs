@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     struct Scene {
         directory: FileDirectory,

@@ -77,6 +77,7 @@ mod tests {
             addresses: Vec::new(),
             fingerprints: vec![Fingerprint([key; 32])],
             node: None,
+            awaits_ip: false,
         };
         let offer = Offer {
             peer: entry.name.clone(),

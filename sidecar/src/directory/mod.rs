@@ -46,6 +46,11 @@ pub trait Directory: Send + Sync {
     fn own_lack(&self) -> Option<String> {
         None
     }
+
+    /// Reason for which the table has been an old one for a while. None where its source answers.
+    fn outage(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Offer that a sidecar says of itself.

@@ -20,6 +20,10 @@ use crate::config::{Mistake, host_port};
 /// The most bytes of the file: 10,000 peers of four hundred.
 pub(super) const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// Fields of a peer in the file, and in the table that was kept.
+const FIELDS: &[&str] = &["name", "addresses", "fingerprints", "node"];
+const KEPT_FIELDS: &[&str] = &["name", "addresses", "fingerprints", "node", "awaits_ip"];
+
 /// A peers file that is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ParseError(pub(super) Vec<Mistake>);
@@ -33,12 +37,12 @@ impl fmt::Display for ParseError {
 
 /// The table that a text says, in which nobody has the key of another one.
 pub(super) fn parse(text: &str) -> Result<PeerTable, ParseError> {
-    PeerTable::new(entries(text)?).map_err(|errors| contradictions(&errors))
+    PeerTable::new(entries(text, FIELDS)?).map_err(|errors| contradictions(&errors))
 }
 
 /// The table that was kept of what peers said of themselves.
 pub(super) fn parse_claims(text: &str) -> Result<PeerTable, ParseError> {
-    PeerTable::of_claims(entries(text)?.into_iter().map(Arc::new).collect())
+    PeerTable::of_claims(entries(text, KEPT_FIELDS)?.into_iter().map(Arc::new).collect())
         .map_err(|errors| contradictions(&errors))
 }
 
@@ -47,7 +51,7 @@ fn contradictions(errors: &[TableError]) -> ParseError {
 }
 
 /// The entries of a text. An empty text says nothing, so it is a mistake; `peers: []` says that nobody is there.
-fn entries(text: &str) -> Result<Vec<PeerEntry>, ParseError> {
+fn entries(text: &str, known: &[&str]) -> Result<Vec<PeerEntry>, ParseError> {
     let single = |wrong: String| ParseError(vec![Mistake::new("the file", "", wrong)]);
     let value: Value = serde_yaml::from_str(text).map_err(|error| single(format!("not YAML: {error}")))?;
     let mut mistakes = Vec::new();
@@ -59,13 +63,13 @@ fn entries(text: &str) -> Result<Vec<PeerEntry>, ParseError> {
     let entries: Vec<_> = list
         .iter()
         .enumerate()
-        .map(|(i, value)| entry(value, &format!("peers[{i}]"), &mut mistakes))
+        .map(|(i, value)| entry(value, &format!("peers[{i}]"), known, &mut mistakes))
         .collect();
     if mistakes.is_empty() { Ok(entries.into_iter().flatten().collect()) } else { Err(ParseError(mistakes)) }
 }
 
-fn entry(value: &Value, place: &str, mistakes: &mut Vec<Mistake>) -> Option<PeerEntry> {
-    let fields = fields(value, place, &["name", "addresses", "fingerprints", "node"], mistakes)?;
+fn entry(value: &Value, place: &str, known: &[&str], mistakes: &mut Vec<Mistake>) -> Option<PeerEntry> {
+    let fields = fields(value, place, known, mistakes)?;
     let name = match fields.get("name") {
         Some(value) => one(value, &format!("{place}.name"), mistakes, read),
         None => {
@@ -79,7 +83,15 @@ fn entry(value: &Value, place: &str, mistakes: &mut Vec<Mistake>) -> Option<Peer
         None | Some(Value::Null) => None,
         Some(value) => one(value, &format!("{place}.node"), mistakes, |text| Ok(text.to_owned())),
     };
-    Some(PeerEntry { name: name?, addresses, fingerprints, node })
+    let awaits_ip = match fields.get("awaits_ip") {
+        None => false,
+        Some(Value::Bool(awaits)) => *awaits,
+        Some(_) => {
+            mistakes.push(Mistake::new(format!("{place}.awaits_ip"), "", "not true or false"));
+            false
+        }
+    };
+    Some(PeerEntry { name: name?, addresses, fingerprints, node, awaits_ip })
 }
 
 /// A mapping with known keys only.
@@ -177,6 +189,20 @@ mod tests {
         assert_eq!(entry.addresses, ["h:1", "[::1]:2"]);
         assert_eq!((entry.fingerprints[0].to_string(), entry.node.as_deref()), (key, Some("n")));
         assert!(parse("peers: []").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_waits_for_its_ip_stands_in_a_table_that_was_kept_and_in_no_file() {
+        let key = format!("sha256:{}", "0a".repeat(32));
+        let text = |awaits: &str| {
+            format!("peers: [{{name: a, addresses: [], fingerprints: ['{key}'], awaits_ip: {awaits}}}]")
+        };
+        let waits = |awaits| {
+            parse_claims(&text(awaits)).map(|table| table.peer(&"a".parse().unwrap()).unwrap().awaits_ip)
+        };
+        assert_eq!((waits("true"), waits("false")), (Ok(true), Ok(false)));
+        assert!(waits("7").unwrap_err().to_string().contains("peers[0].awaits_ip"));
+        assert!(parse(&text("true")).unwrap_err().to_string().contains("no such field"));
     }
 
     #[test]

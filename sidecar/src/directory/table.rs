@@ -18,6 +18,8 @@ pub struct PeerEntry {
     pub fingerprints: Vec<Fingerprint>,
     /// The node it is on, where known. A hint: being on one node is proven by doing.
     pub node: Option<String>,
+    /// True until Kubernetes has told an IP of its pod: nobody can dial it yet.
+    pub awaits_ip: bool,
 }
 
 /// As it stands in the peers file, in one line of YAML; without the node.
@@ -191,6 +193,7 @@ mod tests {
             addresses: vec!["a:1".to_owned()],
             fingerprints: keys.iter().map(|&key| Fingerprint([key; 32])).collect(),
             node: None,
+            awaits_ip: false,
         }
     }
 

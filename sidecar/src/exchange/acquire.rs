@@ -20,7 +20,7 @@ use super::gather::Gather;
 use super::target::Meant;
 use super::transfer::is_of;
 use super::{Caller, Exchange, Taken, session_required};
-use crate::store::{AllocRequest, OWN, Part, no_gpu_process};
+use crate::store::{OWN, Part, no_gpu_process};
 
 /// Leases that the sidecar holds for a caller without a session, while it reads the bytes out.
 pub struct Borrowed {
@@ -147,7 +147,7 @@ impl Exchange {
         self.hand_over(terms, taken, selection, gather, index);
     }
 
-    /// The same for whole tensors that were leased here.
+    /// Hands over whole tensors that were leased here.
     fn hand_over_all(
         self: &Arc<Self>,
         terms: &Arc<Terms>,
@@ -217,7 +217,8 @@ impl Exchange {
             }
             rows @ Resolved::Rows(_) => {
                 let terms = Arc::clone(terms);
-                self.on_worker(Box::new(done), move |exchange| {
+                let queueing = terms.caller.queueing(Purpose::Put, terms.deadline);
+                self.on_waiter(queueing, Box::new(done), move |exchange| {
                     let packed = exchange.pack(&terms, &taken, &rows);
                     exchange.untake(terms.by, &taken);
                     packed
@@ -228,14 +229,7 @@ impl Exchange {
 
     fn pack(&self, terms: &Terms, taken: &Taken, rows: &Resolved) -> Result<Taken, Failure> {
         let layout = rows.packed_layout();
-        let alloc = AllocRequest {
-            writer: None,
-            purpose: Purpose::Put,
-            bytes: layout.bytes(),
-            deadline: terms.deadline,
-            cancel: &terms.caller.cancel,
-        };
-        let block = self.store.allocate(&alloc)?;
+        let block = self.room_for_put(&terms.caller, None, layout.bytes(), terms.deadline)?;
         let mut landing = block
             .landing()
             .ok_or_else(|| Failure::new(Reason::Internal, "a fresh block cannot be written"))?;

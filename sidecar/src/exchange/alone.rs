@@ -1,17 +1,19 @@
 //! An exchange of a small arena, without peers, for tests.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus::Registry;
-use tensorlane_memory::{Arena, ArenaOptions};
+use tensorlane_memory::{Arena, ArenaOptions, Block, Purpose};
+use tensorlane_proto::failure::Failure;
 use tensorlane_proto::identity::{Fingerprint, Incarnation};
 use tensorlane_proto::ledger::Limits;
 
 use super::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
+use crate::cancel::Cancel;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::store::{Me, Store, StoreSettings};
+use crate::store::{AllocRequest, Claimant, Me, Store, StoreSettings};
 use crate::workers::Workers;
 
 /// Longer than any test takes: nothing ends because of the time.
@@ -22,7 +24,7 @@ pub(crate) fn alone() -> (Arc<Exchange>, Workers, Arc<Metrics>) {
     alone_as("here")
 }
 
-/// The same, of a peer of this name.
+/// Exchange on its own, of a peer of this name.
 pub(crate) fn alone_as(peer: &str) -> (Arc<Exchange>, Workers, Arc<Metrics>) {
     let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
     let arena = Arena::start(options, Arc::new(|| {})).unwrap();
@@ -41,9 +43,22 @@ pub(crate) fn alone_as(peer: &str) -> (Arc<Exchange>, Workers, Arc<Metrics>) {
         fingerprint: Fingerprint([7; 32]),
         routes: RoutePolicy::default(),
         fanout: FanoutSettings::default(),
+        waiting_bytes: 32 << 20,
     };
     let (workers, metrics) = (Workers::default(), Arc::new(Metrics::new(&Registry::new()).unwrap()));
     (Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings), workers, metrics)
+}
+
+/// Memory of its arena, once there is room for it.
+pub(crate) fn allocate(exchange: &Exchange, bytes: u64, patience: Duration) -> Result<Block, Failure> {
+    exchange.store.allocate(&AllocRequest {
+        writer: None,
+        claimant: &Claimant::Holder(None),
+        purpose: Purpose::Put,
+        bytes,
+        deadline: Instant::now() + patience,
+        cancel: &Cancel::default(),
+    })
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Exchange {
         }
     }
 
-    /// The same for tensors that have come together.
+    /// Tensors that have come together: everyone who waits gets theirs.
     pub(super) fn all_arrived(self: &Arc<Self>, arrivals: Vec<Arrival>) {
         let mut came = Vec::with_capacity(arrivals.len());
         let mut copies = Vec::with_capacity(arrivals.len());

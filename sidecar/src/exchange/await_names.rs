@@ -11,11 +11,10 @@ use tensorlane_proto::ledger::TensorName;
 use super::Exchange;
 use super::describe::inquired_result;
 use super::lookup::There;
-use super::serve::name_of;
-use super::target::Meant;
 use super::waits::{Key, Owner, Waiter, cost};
 use crate::cancel::Cancel;
 use crate::peer::PeerKey;
+use crate::store::Own;
 
 /// Takes the answer to a question.
 type Reply = Box<dyn FnOnce(v1::Inquired) + Send>;
@@ -23,7 +22,7 @@ type Reply = Box<dyn FnOnce(v1::Inquired) + Send>;
 /// A question that waits.
 struct Question {
     exchange: Arc<Exchange>,
-    targets: Vec<Result<Meant, Failure>>,
+    names: Vec<TensorName>,
     /// Raised when the asker does not want to know any more.
     gone: Cancel,
     state: Mutex<State>,
@@ -42,18 +41,17 @@ impl Exchange {
     pub(super) fn answer_later(
         &self,
         from: &PeerKey,
-        targets: Vec<Result<Meant, Failure>>,
+        names: Vec<TensorName>,
         until: Instant,
         gone: &Cancel,
         reply: Reply,
     ) {
         let Some(exchange) = self.own.upgrade() else { return };
-        let names = || targets.iter().flatten().filter_map(name_of);
-        let (bytes, owner) = (cost(names()), Owner::Peer(from.name.clone()));
+        let (bytes, owner) = (cost(names.iter()), Owner::Peer(from.name.clone()));
         let key = |name: &TensorName| Key { at: Some(self.me().peer.clone()), name: name.clone() };
-        let keys = names().map(key).collect();
+        let keys = names.iter().map(key).collect();
         let state = Mutex::new(State { entry: None, reply: Some(reply) });
-        let question = Arc::new(Question { exchange, targets, gone: gone.clone(), state });
+        let question = Arc::new(Question { exchange, names, gone: gone.clone(), state });
         let waits = {
             let mut state = question.state.lock();
             let waiter = Arc::clone(&question);
@@ -87,16 +85,11 @@ impl Question {
             self.exchange.waits.remove(entry);
         }
         let Some(reply) = reply.filter(|_| !self.gone.is_cancelled()) else { return };
-        let describe = |target: &Result<Meant, Failure>| {
-            let known = self.exchange.known_now(target.as_ref());
-            match refusal {
-                Some(refusal) if target.as_ref().is_ok_and(|t| name_of(t).is_some()) => {
-                    known.map_err(|_| refusal.clone())
-                }
-                _ => known,
-            }
+        let describe = |name: &TensorName| {
+            let known = self.exchange.store.description(None, Own::Named(name));
+            known.map_err(|failure| refusal.cloned().unwrap_or(failure))
         };
-        let results = self.targets.iter().map(|target| inquired_result(describe(target))).collect();
+        let results = self.names.iter().map(|name| inquired_result(describe(name))).collect();
         reply(v1::Inquired { results });
     }
 }

@@ -178,7 +178,7 @@ impl Exchange {
     }
 }
 
-/// The same for a peer: who holds what here is not told to it.
+/// Result of a description for a peer: who holds what here is not told to it.
 pub(super) fn inquired_result(outcome: Result<v1::Description, Failure>) -> v1::DescribeResult {
     describe_result(outcome.map_err(Failure::for_peer))
 }

@@ -32,7 +32,7 @@ use super::route::refusals;
 use super::small::{Many, Small, add_small};
 use super::transfer::{Came, is_of};
 use super::{Exchange, Taken};
-use crate::peer::{CallHandle, GpuId, give_way};
+use crate::peer::{CallHandle, FEW_BYTES, GpuId, give_way};
 use crate::store::Moved;
 
 /// Fetch of a tensor of another peer that somebody wants.
@@ -117,6 +117,8 @@ struct Chosen {
     transport: Transport,
     /// Better transports, and why they were not chosen.
     refused: Arc<[Refusal]>,
+    /// Bytes up to which a tensor comes in a frame with others.
+    small: u64,
 }
 
 /// Somebody who waits for a tensor that is being fetched.
@@ -178,12 +180,17 @@ impl Exchange {
             return None;
         }
         let chosen = known.map_or_else(
-            || self.route(&fetch.reference, &fetch.selection, fetch.terms.require).map(Chosen::from),
+            || {
+                let route = self.route(&fetch.reference, &fetch.selection, fetch.terms.require);
+                route.map(|route| Chosen::new(route, self.small_bytes(fetch.reference.peer())))
+            },
             |chosen| Ok(chosen.clone()),
         );
+        let mut small = INLINE_BYTES_MAX as u64;
         match chosen {
             Ok(chosen) => {
                 trodden.remember(&fetch, &chosen);
+                small = chosen.small;
                 (fetch.transport, fetch.refused, fetch.only_here) = (chosen.transport, chosen.refused, None);
             }
             Err(failure) if self.may_be_lent(&fetch, &failure) => fetch.only_here = Some(Box::new(failure)),
@@ -202,7 +209,7 @@ impl Exchange {
             return None;
         }
         let bytes = expected_layout(&fetch.reference).map(|layout| layout.bytes());
-        if let Some(bytes) = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64 && !maps) {
+        if let Some(bytes) = bytes.filter(|bytes| *bytes <= small && !maps) {
             // Here in a moment, in a frame with others: nobody leaves before.
             return self.join_small(Waiting { fetch, place }).map(|first| Small { first, bytes });
         }
@@ -363,6 +370,13 @@ impl Exchange {
         });
     }
 
+    /// Bytes up to which tensors of a peer come in a frame with others. Where large amounts stood still few do: the others come on lanes,
+    /// which find out what is wrong.
+    fn small_bytes(&self, peer: &PeerName) -> u64 {
+        let is_wary = self.peers.get().is_some_and(|peers| peers.is_wary(peer));
+        if is_wary { FEW_BYTES } else { INLINE_BYTES_MAX as u64 }
+    }
+
     /// A fetch begins anew, alone.
     pub(super) fn begin_again(self: &Arc<Self>, fetch: Fetch, place: Place<Taken>) {
         if let Some(one) = self.begin(fetch, place, &mut RouteCache::default()) {
@@ -399,9 +413,9 @@ pub(super) fn expected_layout(reference: &Reference) -> Option<Layout> {
 
 // === impl Chosen ===
 
-impl From<Route> for Chosen {
-    fn from(route: Route) -> Self {
-        Self { transport: route.transport, refused: route.refusals.into() }
+impl Chosen {
+    fn new(route: Route, small: u64) -> Self {
+        Self { transport: route.transport, refused: route.refusals.into(), small }
     }
 }
 

@@ -139,7 +139,7 @@ impl Exchange {
     }
 
     /// A fetch goes on in another way: what was begun before is not what its last caller would end.
-    pub(super) fn turns_to(&self, fetch: &Fetch) {
+    pub(super) fn redirect(&self, fetch: &Fetch) {
         if let Some(fetching) = self.fetches.lock().get_mut(&fetch.reference) {
             fetching.turn = fetch.turn;
         }

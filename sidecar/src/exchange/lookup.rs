@@ -24,7 +24,7 @@ pub(super) use super::search::{Found, Looked, There, there};
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::{Caller, Exchange};
 use crate::gate;
-use crate::peer::CallHandle;
+use crate::peer::{CallHandle, Question};
 use crate::store::Own;
 
 /// Time that the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
@@ -79,7 +79,7 @@ struct Hunting<T> {
     then: Option<Then<T>>,
 }
 
-/// One thread at a time goes on with the rounds, and once more for those that came meanwhile.
+/// Turn of the thread that continues the rounds: a single one at a time, and once more for those that came meanwhile.
 #[derive(Default)]
 struct Turn {
     taken: bool,
@@ -261,16 +261,12 @@ impl<T: Send + 'static> Hunt<T> {
                 return self.answered(peer, &names, Err(failure));
             }
         };
-        let targets = {
+        let asked = {
             let state = self.state.lock();
-            let target = |index: &usize| v1::Target {
-                kind: Some(v1::target::Kind::Name(state.search.name(*index).to_string())),
-                peer: String::new(),
-            };
-            names.iter().map(target).collect()
+            names.iter().map(|index| state.search.name(*index).clone()).collect()
         };
         let (hunt, who) = (Arc::clone(self), peer.clone());
-        let question = v1::Inquire { targets, ..v1::Inquire::default() };
+        let question = Question::of_names(asked, v1::Inquire::default());
         let call =
             peers.inquire(peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
         if let Some(handle) = self.state.lock().asked.get_mut(peer) {

@@ -4,31 +4,37 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tensorlane_memory::Purpose;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::reference::Reference;
 
 use super::fetch::Fetch;
 use super::gather::Place;
 use super::transfer::{Arrived, Came};
-use super::{Exchange, Taken};
+use super::{Exchange, Queueing, Taken};
 use crate::peer::{BorrowedMemory, MapFailed, MapOrder, Mapped};
 use crate::store::PeerMemory;
 
 // === impl Exchange ===
 
 impl Exchange {
-    /// Waits, on a worker, until it is known whether the owner is on this node; then begins anew.
+    /// Waits until it is known whether the owner is on this node; then begins anew.
     pub(super) fn meet(self: &Arc<Self>, mut fetch: Fetch, place: Place<Taken>) {
         fetch.met = true;
         let after = Arc::clone(self);
         let (peer, deadline) = (fetch.reference.peer().clone(), fetch.terms.deadline);
+        let asked = fetch.terms.caller.queueing(Purpose::Pull, deadline);
         let met = move |met: Result<(), Failure>| match met {
             // There is no time left in which anything could begin.
             Err(failure) if Instant::now() >= deadline => place.put(Err(failure)),
             // Whoever cannot be reached is told so by what begins then.
             Ok(()) | Err(_) => after.begin_again(fetch, place),
         };
-        self.on_worker(Box::new(met), move |exchange| exchange.peers_or_fail()?.meet(&peer, deadline));
+        // It hears of no cancel.
+        let queueing = Queueing { cancel: None, ..asked };
+        self.on_waiter(queueing, Box::new(met), move |exchange| {
+            exchange.peers_or_fail()?.meet(&peer, deadline)
+        });
     }
 
     /// Has the tensor mapped; everyone who waits for it gets theirs.

@@ -48,7 +48,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_memory::SegmentHandle;
+use tensorlane_memory::{Purpose, SegmentHandle};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::Fingerprint;
@@ -58,7 +58,7 @@ use tensorlane_proto::negotiate::Offer;
 pub use self::acquire::Borrowed;
 pub use self::channels::{Attached, Created, HostedReader, HostedWriter};
 use self::fetch::Fetches;
-pub use self::pipes::{HostedPipe, PipeCall, PipeTotals};
+pub use self::pipes::{HostedPipe, PipeTotals};
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 pub use self::rows::{OpenRows, RowsRead};
@@ -66,22 +66,25 @@ use self::serve::Slots;
 use self::small::SmallFetches;
 pub use self::sources::FanoutSettings;
 use self::sources::Sources;
+pub use self::status::budget;
 use crate::cancel::Cancel;
 use crate::gate::{self, Gate};
 use crate::metrics::Metrics;
+use crate::metrics::label::PanicScope;
 use crate::peer::Peers;
 use crate::session::{Segments, SessionLink};
-use crate::store::{Me, Store};
+use crate::store::{Claimant, Me, Store};
 pub use crate::store::{Room, Taken};
 use crate::threads::Threads;
-use crate::workers::Workers;
+use crate::waiters::Waiters;
+use crate::workers::{Busy, Workers};
 
 /// Settings that the verbs go by if a caller says nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct ExchangeSettings {
     /// Deadline of a call that gave none.
     pub deadline: Duration,
-    /// The longest deadline that is taken: a call that waits for room has a worker.
+    /// The longest deadline that is taken.
     pub deadline_max: Duration,
     /// The fingerprint of this sidecar's key, to begin with.
     pub fingerprint: Fingerprint,
@@ -89,6 +92,8 @@ pub struct ExchangeSettings {
     pub routes: RoutePolicy,
     /// Settings by which readers get tensors from each other.
     pub fanout: FanoutSettings,
+    /// Bytes that look-ups of this pod may take, and its waits for names as many.
+    pub waiting_bytes: u64,
 }
 
 /// The verbs of this sidecar.
@@ -98,6 +103,8 @@ pub struct Exchange {
     store: Arc<Store>,
     peers: OnceLock<Arc<Peers>>,
     workers: Workers,
+    /// Threads of calls that wait for room, a turn or a peer; those for puts and those for pulls apart, as their room is.
+    waiters: Waiters<(Claimant, Purpose)>,
     /// Waits for names.
     waits: waits::Waits,
     channels: channels::Channels,
@@ -118,6 +125,8 @@ pub struct Exchange {
     sources: Sources,
     waits_at_neighbours: lend::Waits,
     gate: Gate,
+    /// Budgets that others keep, for status.
+    budgets: OnceLock<Budgets>,
 }
 
 /// Caller of a verb.
@@ -127,12 +136,40 @@ pub struct Caller {
     pub holder: Option<Holder>,
     /// The session's link, where it maps memory.
     pub link: Option<Arc<SessionLink>>,
+    /// Program or peer that calls, where that is not the holder.
+    pub on_behalf: Option<Claimant>,
     /// Raised when the answer is not wanted any more.
     pub cancel: Cancel,
 }
 
+/// Call that may wait: in whose share, for what and how long.
+struct Queueing {
+    claimant: Claimant,
+    purpose: Purpose,
+    deadline: Instant,
+    /// Cancel of the call, where the work looks at it.
+    cancel: Option<Cancel>,
+}
+
+/// Function that tells of budgets as they are now.
+type Budgets = Box<dyn Fn() -> Vec<v1::BudgetStatus> + Send + Sync>;
+
 /// Function that carries the outcome of a verb back.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
+// === impl Caller ===
+
+impl Caller {
+    /// Claimant in whose share this call waits.
+    pub fn claimant(&self) -> Claimant {
+        self.on_behalf.clone().unwrap_or(Claimant::Holder(self.holder))
+    }
+
+    /// The call, as one that waits.
+    fn queueing(&self, purpose: Purpose, deadline: Instant) -> Queueing {
+        Queueing { claimant: self.claimant(), purpose, deadline, cancel: Some(self.cancel.clone()) }
+    }
+}
 
 // === impl Exchange ===
 
@@ -149,7 +186,8 @@ impl Exchange {
             own: Weak::clone(own),
             store,
             peers: OnceLock::new(),
-            waits: waits::Waits::new(Weak::clone(own), workers.threads().clone()),
+            waits: waits::Waits::new(Weak::clone(own), workers.threads().clone(), settings.waiting_bytes),
+            waiters: Waiters::new(workers.clone()),
             channels: channels::Channels::default(),
             mutable_sets: rows::MutableSets::default(),
             pipes: pipes::Pipes::default(),
@@ -166,6 +204,7 @@ impl Exchange {
             slots: Mutex::default(),
             waits_at_neighbours: lend::Waits::default(),
             gate: Gate::default(),
+            budgets: OnceLock::new(),
         })
     }
 
@@ -179,12 +218,23 @@ impl Exchange {
         self.gate.close();
         self.store.close();
         self.waits.close();
+        self.waiters.close();
     }
 
     /// The sidecar ends: whoever waits in its own name stops.
     pub fn end(&self) {
         self.close();
         self.waits.stop();
+    }
+
+    /// Ends the threads of calls that wait, once the peers have ended that they may wait for. Before the workers end.
+    pub fn stop_waiters(&self) {
+        self.waiters.stop();
+    }
+
+    /// Returns the number of calls that wait for room, or for their turn to wait.
+    pub fn waiting_for_room(&self) -> usize {
+        self.store.waiting() + self.waiters.waiting()
     }
 
     /// Gives the verbs a way to other peers. Once.
@@ -229,14 +279,23 @@ impl Exchange {
         self.store.session_began(link);
     }
 
-    /// A session ended: all it had goes back.
+    /// A session ended: all it had goes back. What one step cannot give back keeps none of the others from it.
     pub fn session_ended(&self, session: SessionId) {
-        // First: rings that its process may still map are pinned while its segments are known.
-        self.channels_of_session_ended(session);
-        self.pipes_of_session_ended(session);
-        self.staging_of_session_ended(session);
-        self.store.session_ended(session);
-        self.session_reaches_nothing(session);
+        let steps: [fn(&Self, SessionId); 5] = [
+            // First: rings that its process may still map are pinned while its segments are known.
+            Self::channels_of_session_ended,
+            Self::pipes_of_session_ended,
+            Self::staging_of_session_ended,
+            |exchange, session| exchange.store.session_ended(session),
+            Self::session_reaches_nothing,
+        ];
+        let threads = self.threads();
+        for step in steps {
+            let _ = threads.caught("session", PanicScope::Connection, || {
+                threads.point("session ends");
+                step(self, session);
+            });
+        }
     }
 
     /// Takes back a reservation whose answer could not be delivered.
@@ -265,25 +324,48 @@ impl Exchange {
         asked.min(self.settings.deadline_max)
     }
 
-    /// Runs what may wait on a worker; where none is to be had the call fails with that.
+    /// Runs what takes a while on a worker; where none is to be had the call fails with that.
     fn on_worker<T: Send + 'static>(
         self: &Arc<Self>,
         done: Done<T>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
     ) {
+        taken(self.workers.run(self.job(done, work)));
+    }
+
+    /// Runs what may wait for others on a thread of its caller's share, once there is one; at its deadline at the latest. From then on
+    /// it waits for nothing.
+    fn on_waiter<T: Send + 'static>(
+        self: &Arc<Self>,
+        queueing: Queueing,
+        done: Done<T>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
+    ) {
+        let Queueing { claimant, purpose, deadline, cancel } = queueing;
+        taken(self.waiters.run((claimant, purpose), deadline, cancel.as_ref(), self.job(done, work)));
+    }
+
+    fn job<T: Send + 'static, W>(self: &Arc<Self>, done: Done<T>, work: W) -> impl FnOnce() + Send + use<T, W>
+    where
+        W: FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
+    {
         let exchange = Arc::clone(self);
         let answer = Answer { done: Some(done), ending: self.gate.ending().clone() };
-        let started = self.workers.run(move || {
+        move || {
             // Moved in whole: a job that panics or is thrown away answers all the same.
             let mut answer = answer;
             let outcome = work(&exchange);
             if let Some(done) = answer.done.take() {
                 done(outcome);
             }
-        });
-        if let Err(busy) = started {
-            tracing::warn!(%busy, "a call that has to wait was not taken");
         }
+    }
+}
+
+/// Notes that a call was refused, which its answer says.
+fn taken(run: Result<(), Busy>) {
+    if let Err(busy) = run {
+        tracing::warn!(%busy, "a call that has to wait was not taken");
     }
 }
 

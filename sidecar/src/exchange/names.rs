@@ -29,7 +29,7 @@ impl Owned {
 // === impl Exchange ===
 
 impl Exchange {
-    /// Gives names to tensors of this peer; where they are meant together, all in one step or none.
+    /// Gives names to tensors of this peer; where they are meant together, all in one step or none. Names end in that step, too.
     pub fn name(&self, caller: &Caller, request: &v1::NameRequest) -> Result<v1::NameResponse, Failure> {
         if request.together {
             self.name_together(caller, &request.items)?;
@@ -42,7 +42,9 @@ impl Exchange {
     fn name_together(&self, caller: &Caller, items: &[v1::NameItem]) -> Result<(), Failure> {
         let meant = |item: &v1::NameItem| {
             let spec = NameSpec { name: tensor_name(&item.name)?, replaces: self.replaced(&item.replaces)? };
-            Ok((self.owned(item.target.as_ref())?, spec))
+            let ends = item.target.is_none() && spec.replaces.is_some();
+            let owned = if ends { None } else { Some(self.owned(item.target.as_ref())?) };
+            Ok((owned, spec))
         };
         let about = |item: &v1::NameItem| {
             meant(item).map_err(|failure: Failure| match failure.detail("name") {
@@ -51,7 +53,8 @@ impl Exchange {
             })
         };
         let items = items.iter().map(about).collect::<Result<Vec<_>, Failure>>()?;
-        let items: Vec<_> = items.iter().map(|(owned, spec)| (owned.own(), spec.clone())).collect();
+        let items: Vec<_> =
+            items.iter().map(|(owned, spec)| (owned.as_ref().map(Owned::own), spec.clone())).collect();
         self.store.name_together(caller.holder, &items)
     }
 

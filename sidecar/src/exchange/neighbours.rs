@@ -37,6 +37,11 @@ const ROUNDS_MAX: u32 = 3;
 /// Least time for which a copy on its way is waited for; else half of the time that is left, so that the other half is
 /// left to bring it.
 const WAITING_MIN: Duration = Duration::from_secs(2);
+/// Most time for that, however much is left, and beside what its bytes take at [`SLOWEST`]: a neighbour that says for ever that it
+/// is on its way costs so much, and a tensor that comes slower than that has two copies on the node.
+const WAITING_MAX: Duration = Duration::from_secs(30);
+/// Bytes a second that are expected of a copy on its way at least.
+const SLOWEST: u64 = 16 << 20;
 /// Most tensors that are waited for at neighbours; more are brought here. Half of the calls that one connection takes at a
 /// time, for those that map what has come are behind them.
 const WAITS_MAX: usize = CALLS_MAX / 2;
@@ -71,6 +76,12 @@ fn next(words: &[(PeerKey, CopyStatus)], ahead: &[PeerKey]) -> Next {
     }
     // All of those that ask each other wait for the same one, or for the one that goes on already.
     says(CopyStatus::Coming).next().or_else(first).map_or(Next::Bring, |holder| Next::Wait(holder.clone()))
+}
+
+/// Time for which a copy of so many bytes that is on its way is waited for, where so much is left.
+fn waiting_time(left: Duration, bytes: u64) -> Duration {
+    let most = WAITING_MAX + Duration::from_secs(bytes / SLOWEST);
+    left.min(WAITING_MIN.max(left / 2).min(most))
 }
 
 // === impl Exchange ===
@@ -115,7 +126,7 @@ impl Exchange {
     /// Nobody of this node has it.
     fn bring_here(self: &Arc<Self>, mut fetch: Fetch) {
         fetch.turn += 1;
-        self.turns_to(&fetch);
+        self.redirect(&fetch);
         if fetch.only_here.is_none() {
             return self.fetch_whole(fetch);
         }
@@ -197,12 +208,12 @@ impl Exchange {
         let begun = self.peers_or_fail().cloned().ok().zip(self.waits_at_neighbours.enter(WAITS_MAX));
         let Some((peers, place)) = begun else { return self.ask_neighbours(fetch, ROUNDS_MAX) };
         let left = fetch.terms.deadline.saturating_duration_since(Instant::now());
-        let wait = left.min(WAITING_MIN.max(left / 2));
+        let wait = waiting_time(left, fetch.reference.bytes());
         let (deadline, reference) = (Instant::now() + wait, fetch.reference.clone());
         let question = question(&reference, wait);
         let (exchange, waiting) = (Arc::clone(self), fetch.clone());
         let (name, life) = (holder.name.clone(), holder.incarnation);
-        self.turns_to(&fetch);
+        self.redirect(&fetch);
         let handle = peers.inquire(&name, Some(life), question, deadline, move |answer| {
             drop(place);
             match answer.map(|answer| word(answer, &reference)) {
@@ -244,7 +255,7 @@ impl Exchange {
         };
         let (exchange, wanted) = (Arc::clone(self), fetch.clone());
         let (name, life) = (holder.name.clone(), holder.incarnation);
-        self.turns_to(&fetch);
+        self.redirect(&fetch);
         let handle = peers.map(&name, Some(life), order, move |outcome| {
             let mapped = match outcome {
                 Ok(mapped) => arrived(&wanted.reference, mapped, &holder),
@@ -322,6 +333,17 @@ mod tests {
         assert_eq!(next(&words[..2], &[peer("a")]), Next::Wait(peer("b")));
         assert_eq!(next(&words[..1], &[]), Next::Bring);
         assert_eq!(next(&[], &[]), Next::Bring);
+    }
+
+    #[test]
+    fn a_copy_on_its_way_is_waited_for_half_of_the_time_that_is_left_and_not_for_an_hour() {
+        let [second, hour] = [1, 3600].map(Duration::from_secs);
+        assert_eq!(waiting_time(second, 1), second);
+        assert_eq!(waiting_time(3 * second, 1), WAITING_MIN);
+        assert_eq!(waiting_time(30 * second, 1), 15 * second);
+        assert_eq!(waiting_time(hour, 1 << 20), WAITING_MAX);
+        assert_eq!(waiting_time(hour, 100 * SLOWEST), WAITING_MAX + 100 * second);
+        assert_eq!(waiting_time(hour, u64::MAX), hour / 2, "much takes long");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::keep::ticket_text;
 use super::retry::{reserving, storing};
 use super::{Caller, Exchange, done_result, session_required};
 use crate::metrics::label::{ChecksumPlace, Moved};
+use crate::session::SessionLink;
 use crate::store::{AllocRequest, NewTensor, Room, Sealing, Stored};
 
 /// A put whose bytes are coming. Dropped before [`OpenPut::finish`] it leaves nothing behind.
@@ -57,7 +58,8 @@ impl Exchange {
                 Ok(outcome) => results.push(stored_result(outcome)),
                 // The rest waits for room, this one first.
                 Err(item) => {
-                    return self.on_worker(Box::new(done), move |exchange| {
+                    let queueing = caller.queueing(Purpose::Put, deadline);
+                    return self.on_waiter(queueing, Box::new(done), move |exchange| {
                         let rest = std::iter::once(*item).chain(items);
                         results
                             .extend(rest.map(|i| stored_result(exchange.put_waiting(&caller, i, deadline))));
@@ -82,6 +84,24 @@ impl Exchange {
         }
     }
 
+    /// Room for bytes of this peer that a caller waits for, in segments of the `writer` if it writes them itself. Blocks: for waiters.
+    pub(super) fn room_for_put(
+        &self,
+        caller: &Caller,
+        writer: Option<&Arc<SessionLink>>,
+        bytes: u64,
+        deadline: Instant,
+    ) -> Result<Block, Failure> {
+        self.store.allocate(&AllocRequest {
+            writer,
+            claimant: &caller.claimant(),
+            purpose: Purpose::Put,
+            bytes,
+            deadline,
+            cancel: &caller.cancel,
+        })
+    }
+
     fn put_waiting(
         self: &Arc<Self>,
         caller: &Caller,
@@ -89,8 +109,7 @@ impl Exchange {
         deadline: Instant,
     ) -> Result<v1::Stored, Failure> {
         let bytes = item.data.len() as u64;
-        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let block = self.store.allocate(&AllocRequest { writer: None, purpose, bytes, deadline, cancel })?;
+        let block = self.room_for_put(caller, None, bytes, deadline)?;
         self.put_into(caller, item, block)
     }
 
@@ -123,29 +142,50 @@ impl Exchange {
         put.finish()
     }
 
-    /// Begins a put whose bytes will be written bit by bit. A repeat of an earlier one is answered with its result.
-    /// Blocks until there is room: for workers.
+    /// Begins a put whose bytes will be written bit by bit, once there is room. A repeat of an earlier one is answered with its
+    /// result.
     pub fn open_put(
         self: &Arc<Self>,
-        caller: &Caller,
+        caller: Caller,
         item: v1::PutItem,
         deadline: Instant,
-    ) -> Result<Result<OpenPut, v1::Stored>, Failure> {
-        let alloc = self.put_wish(caller, item)?;
-        if let Some(stored) = self.stored_before(caller.holder, &alloc, None)? {
-            return Ok(Err(stored));
+        done: impl FnOnce(Result<Result<OpenPut, v1::Stored>, Failure>) + Send + 'static,
+    ) {
+        let begun = self.put_wish(&caller, item).and_then(|wish| {
+            let before = self.stored_before(caller.holder, &wish, None)?;
+            Ok((wish, before))
+        });
+        let wish = match begun {
+            Ok((wish, None)) => wish,
+            Ok((_, Some(stored))) => return done(Ok(Err(stored))),
+            Err(failure) => return done(Err(failure)),
+        };
+        let bytes = wish.new.descriptor.layout.bytes();
+        if let Some(block) = self.store.allocate_now(Owner::Sidecar, Purpose::Put, bytes) {
+            return done(OpenPut::new(Arc::clone(self), caller.holder, wish, block).map(Ok));
         }
-        let bytes = alloc.new.descriptor.layout.bytes();
-        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let block = self.store.allocate(&AllocRequest { writer: None, purpose, bytes, deadline, cancel })?;
-        OpenPut::new(Arc::clone(self), caller.holder, alloc, block).map(Ok)
+        self.on_waiter(caller.queueing(Purpose::Put, deadline), Box::new(done), move |exchange| {
+            let block = exchange.room_for_put(&caller, None, bytes, deadline)?;
+            OpenPut::new(Arc::clone(exchange), caller.holder, wish, block).map(Ok)
+        });
     }
 
-    /// Begins puts of several tensors at once: there is room for all, or none begins. Blocks until there is: for workers.
+    /// Begins puts of several tensors at once: there is room for all, or none begins.
     ///
     /// # Errors
     /// NEVER_FITS where all together do not fit; those of one put. INVALID_ARGUMENT for an item with a retry id.
     pub fn open_puts(
+        self: &Arc<Self>,
+        caller: Caller,
+        items: Vec<v1::PutItem>,
+        deadline: Instant,
+        done: impl FnOnce(Result<Vec<OpenPut>, Failure>) + Send + 'static,
+    ) {
+        let queueing = caller.queueing(Purpose::Put, deadline);
+        self.on_waiter(queueing, Box::new(done), move |exchange| exchange.puts(&caller, items, deadline));
+    }
+
+    fn puts(
         self: &Arc<Self>,
         caller: &Caller,
         items: Vec<v1::PutItem>,
@@ -158,9 +198,17 @@ impl Exchange {
             return Err(Failure::new(Reason::InvalidArgument, why));
         }
         let sizes: Vec<u64> = wishes.iter().map(|wish| wish.new.descriptor.layout.bytes()).collect();
-        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let alloc = AllocRequest { writer: None, purpose, bytes: 0, deadline, cancel };
-        let blocks = self.store.allocate_all(&sizes, &alloc)?;
+        let blocks = self.store.allocate_all(
+            &sizes,
+            &AllocRequest {
+                writer: None,
+                claimant: &caller.claimant(),
+                purpose: Purpose::Put,
+                bytes: 0,
+                deadline,
+                cancel: &caller.cancel,
+            },
+        )?;
         let open = |(wish, block)| OpenPut::new(Arc::clone(self), caller.holder, wish, block);
         wishes.into_iter().zip(blocks).map(open).collect()
     }
@@ -210,7 +258,8 @@ impl Exchange {
             match self.reserve_now(&caller, item) {
                 Ok(outcome) => rooms.push(outcome),
                 Err(new) => {
-                    return self.on_worker(Box::new(done), move |exchange| {
+                    let queueing = caller.queueing(Purpose::Put, deadline);
+                    return self.on_waiter(queueing, Box::new(done), move |exchange| {
                         rooms.push(exchange.reserve_waiting(&caller, *new, deadline));
                         for item in items {
                             if caller.cancel.is_cancelled() {
@@ -249,7 +298,7 @@ impl Exchange {
         let own_segment = caller.link.as_ref().map(|link| Owner::Session(link.id().0));
         match own_segment.and_then(|owner| self.store.allocate_now(owner, Purpose::Put, bytes)) {
             Some(block) => Ok(self.store.reserve(caller.holder, new, block)),
-            // There is no room, or it must be cleared first, which takes a worker's time.
+            // There is no room, or it must be cleared first, which takes a while.
             None => Err(Box::new(new)),
         }
     }
@@ -257,8 +306,7 @@ impl Exchange {
     fn reserve_waiting(&self, caller: &Caller, new: NewTensor, deadline: Instant) -> Result<Room, Failure> {
         let bytes = new.descriptor.layout.bytes();
         let writer = caller.link.as_ref();
-        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
-        let block = self.store.allocate(&AllocRequest { writer, purpose, bytes, deadline, cancel })?;
+        let block = self.room_for_put(caller, writer, bytes, deadline)?;
         if writer.is_none() {
             clear(&block)?;
         }

@@ -219,7 +219,7 @@ impl Exchange {
         offer(&self.settings.routes, addresses)
     }
 
-    /// The same, as the directory publishes it.
+    /// Offer of this sidecar as the directory publishes it.
     pub fn own_offer(&self, addresses: &[String]) -> Offer {
         own_offer(self.me(), &self.settings.routes, addresses)
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
 use std::time::Duration;
 
+use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
@@ -14,6 +15,8 @@ use tensorlane_proto::wire;
 use super::waits::Key;
 use crate::clock;
 
+/// Most bytes of a description of another peer: four times what metadata, names and a reference may have together.
+const DESCRIPTION_BYTES_MAX: usize = 128 << 10;
 /// Most peers that an error names.
 const SHOWN: usize = 8;
 
@@ -133,7 +136,8 @@ impl<T> Search<T> {
     pub(super) fn told(&mut self, key: &Key, told: &Result<There, Failure>) {
         match (&key.at, told) {
             (Some(peer), Err(failure)) if is_absence(failure) => {
-                self.absent.insert(peer.clone(), failure.clone());
+                // It is kept with each name that is waited for, and its words are the peer's.
+                self.absent.insert(peer.clone(), failure.clone().brief());
                 return;
             }
             // It is there, and has no such name yet.
@@ -327,6 +331,14 @@ pub(super) fn there(result: v1::DescribeResult) -> Result<There, Failure> {
     use v1::describe_result::Outcome;
     match result.outcome {
         Some(Outcome::Description(description)) => {
+            // It is kept until others have answered, too, and told to everyone who waits.
+            let bytes = description.encoded_len();
+            if bytes > DESCRIPTION_BYTES_MAX {
+                let why = format!(
+                    "the peer describes a tensor in {bytes} bytes; {DESCRIPTION_BYTES_MAX} are the most"
+                );
+                return Err(Failure::new(Reason::Internal, why));
+            }
             let reference = Reference::from_str(&description.reference)?;
             Ok(There { reference, description })
         }
@@ -386,6 +398,22 @@ mod tests {
         let mut refused = new();
         refused.answered(&peer, &[0], Err(Failure::new(Reason::LimitExceeded, "too many calls")));
         assert!(refused.is_complete());
+    }
+
+    #[test]
+    fn a_description_that_no_tensor_has_is_no_answer() {
+        let world = |bytes: usize| v1::DescribeResult {
+            outcome: Some(v1::describe_result::Outcome::Description(v1::Description {
+                names: vec!["n".repeat(bytes)],
+                ..v1::Description::default()
+            })),
+        };
+        let refused = there(world(DESCRIPTION_BYTES_MAX)).map(drop).unwrap_err();
+        assert!(
+            refused.reason == Reason::Internal && refused.message.contains("131072 are the most"),
+            "{refused}"
+        );
+        assert_ne!(there(world(9)).map(drop).unwrap_err().reason, Reason::Internal, "it has no reference");
     }
 
     #[test]

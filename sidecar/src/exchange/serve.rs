@@ -162,13 +162,15 @@ impl Serve for Exchange {
         }
         let targets: Vec<_> = inquire.targets.into_iter().map(|t| self.meant(t)).collect();
         let now: Vec<_> = targets.iter().map(|t| self.known_now(t.as_ref())).collect();
-        let waits = inquire.wait_ms > 0 && targets.iter().zip(&now).any(|(t, n)| awaited(t.as_ref(), n));
-        if !waits {
+        // Names alone are waited for, and counted: who asks of something else, too, has an answer at once.
+        let waits = inquire.wait_ms > 0 && now.iter().any(Result::is_err);
+        let names: Option<Vec<TensorName>> = targets.iter().map(name_of).collect();
+        let Some(names) = names.filter(|_| waits) else {
             let results = now.into_iter().map(inquired_result).collect();
             return reply(v1::Inquired { results });
-        }
+        };
         let until = Instant::now() + Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
-        self.answer_later(from, targets, until, &gone, reply);
+        self.answer_later(from, names, until, &gone, reply);
     }
 
     fn channel(&self, from: &PeerKey, asked: &v1::PeerChannelAttach, gone: Cancel, reply: TellAttached) {
@@ -435,15 +437,11 @@ pub(super) fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
     Ok(Served { descriptor, crc32c: tensor.crc32c, source, holders: None, staged: None })
 }
 
-pub(super) fn name_of(meant: &Meant) -> Option<&TensorName> {
+fn name_of(meant: &Result<Meant, Failure>) -> Option<TensorName> {
     match meant {
-        Meant::Named(_, name) => Some(name),
-        Meant::Here(..) | Meant::There(_) => None,
+        Ok(Meant::Named(_, name)) => Some(name.clone()),
+        Ok(Meant::Here(..) | Meant::There(_)) | Err(_) => None,
     }
-}
-
-fn awaited(target: Result<&Meant, &Failure>, now: &Result<v1::Description, Failure>) -> bool {
-    now.is_err() && target.is_ok_and(|t| name_of(t).is_some())
 }
 
 #[cfg(test)]

@@ -18,14 +18,16 @@ impl Exchange {
                 format!("a set of {} leaves; at most {SESSION_ITEMS_MAX}: make several sets", leaves.len()),
             ));
         }
+        let name = tensor_name(&name)?;
         let publication = Publication {
             manifest: TensorId(manifest),
             leaves: leaves.into_iter().map(TensorId).collect(),
-            name: tensor_name(&name)?,
+            name: name.clone(),
             version,
             keep,
         };
         self.store.publish(publication)?;
+        self.versions_kept(&name, keep);
         Ok(v1::PublishSetResponse { version })
     }
 }

@@ -141,7 +141,7 @@ impl Exchange {
         }
     }
 
-    /// Has a small tensor that is here already, and for which there is no room, wait on a worker.
+    /// Has a small tensor that is here already, and for which there is no room, wait for it.
     fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, seconds: f64) {
         let (reference, terms) = (first.fetch.reference.clone(), Arc::clone(&first.fetch.terms));
         let after = Arc::clone(self);
@@ -149,11 +149,13 @@ impl Exchange {
             Ok(arrival) => after.all_arrived(vec![Arrival { first: Some(first), ..arrival }]),
             Err(failure) => after.small_fails(first, &failure),
         };
-        self.on_worker(Box::new(done), move |exchange| {
+        let queueing = terms.caller.queueing(Purpose::Pull, terms.deadline);
+        self.on_waiter(queueing, Box::new(done), move |exchange| {
             let bytes = small.data.len() as u64;
             let Terms { deadline, caller, .. } = &*terms;
             let alloc = AllocRequest {
                 writer: None,
+                claimant: &caller.claimant(),
                 purpose: Purpose::Pull,
                 bytes,
                 deadline: *deadline,

@@ -150,7 +150,7 @@ impl Exchange {
         Some(growth)
     }
 
-    /// PartialTensor of what is on its way here.
+    /// Tensor that is on its way here.
     pub(super) fn growing(&self, reference: &Reference) -> Option<Arc<PartialTensor>> {
         match self.sources.passed.lock().get(reference) {
             Some(Passed::Growing(growth)) => Some(Arc::clone(growth)),
@@ -361,14 +361,15 @@ mod tests {
     use crate::cancel::Cancel;
     use crate::exchange::alone::{MINUTE, alone};
     use crate::hashes::{self, GRANULE};
-    use crate::store::{AllocRequest, OWN};
+    use crate::store::{AllocRequest, Claimant, OWN};
 
     #[test]
     fn hashes_of_a_tensor_are_said_to_all_who_ask_and_none_of_what_is_not_there() {
         let (exchange, ..) = alone();
         let bytes = 2 * GRANULE + 5;
         let (deadline, cancel) = (Instant::now() + MINUTE, Cancel::default());
-        let alloc = AllocRequest { writer: None, purpose: Purpose::Pull, bytes, deadline, cancel: &cancel };
+        let (claimant, purpose) = (&Claimant::Holder(None), Purpose::Pull);
+        let alloc = AllocRequest { writer: None, claimant, purpose, bytes, deadline, cancel: &cancel };
         let block = exchange.store.allocate(&alloc).unwrap();
         let mut landing = block.landing().unwrap();
         landing

@@ -25,6 +25,7 @@ impl Exchange {
         let copied = arena.room(Owner::Sidecar, Purpose::Put);
         let usage = in_place.usage;
         let (totals, sessions) = self.store.totals();
+        let tables = self.store.tables();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             exchange: me.exchange.to_string(),
@@ -50,10 +51,28 @@ impl Exchange {
             names: totals.names as u64,
             tickets: totals.tickets as u64,
             sessions: sessions as u64,
-            waiting: self.store.waiting() as u64,
-            tables: Some(tables(self.store.tables())),
+            waiting: self.waiting_for_room() as u64,
+            tables: Some(tables_status(tables)),
+            budgets: self.budgets(tables),
             holders: self.store.holdings(HOLDERS_SHOWN).iter().map(holder).collect(),
         }
+    }
+
+    /// Has status tell of budgets that others keep, too. Once.
+    pub fn tell_budgets(&self, others: impl Fn() -> Vec<v1::BudgetStatus> + Send + Sync + 'static) {
+        // A second time would be a mistake of the wiring; the first one stays.
+        let _ = self.budgets.set(Box::new(others));
+    }
+
+    fn budgets(&self, tables: Tables) -> Vec<v1::BudgetStatus> {
+        let Tables { metadata, metadata_max, ledger, ledger_max } = tables;
+        let lists = self.peers.get().map(|peers| peers.row_list_bytes());
+        let mut told =
+            vec![budget("ledger", (ledger, ledger_max)), budget("metadata", (metadata, metadata_max))];
+        told.push(budget("waits", (self.waits.bytes(), self.waits.most())));
+        told.extend(lists.map(|lists| budget("row_lists", lists)));
+        told.extend(self.budgets.get().into_iter().flat_map(|others| others()));
+        told
     }
 
     /// Lists this sidecar, then the others.
@@ -100,7 +119,12 @@ impl Exchange {
     }
 }
 
-fn tables(tables: Tables) -> v1::TablesStatus {
+/// Budget by its name, with the bytes that are taken and the most of these.
+pub fn budget(name: &str, (used, limit): (u64, u64)) -> v1::BudgetStatus {
+    v1::BudgetStatus { name: name.to_owned(), used, limit }
+}
+
+fn tables_status(tables: Tables) -> v1::TablesStatus {
     let Tables { metadata, metadata_max, ledger, ledger_max } = tables;
     v1::TablesStatus { metadata, metadata_max, ledger, ledger_max }
 }
@@ -131,5 +155,23 @@ fn shown(route: &Result<Route, NoRoute>) -> v1::Moved {
             ..v1::Moved::default()
         },
         Err(none) => v1::Moved { refusals: refusals(none.refusals.iter().copied()), ..v1::Moved::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::alone::alone;
+    use super::*;
+
+    #[test]
+    fn status_has_every_budget_by_its_name_with_what_is_taken_and_its_limit() {
+        let (exchange, _workers, _) = alone();
+        exchange.tell_budgets(|| vec![budget("unread", (5, 10))]);
+        let told = exchange.status().budgets;
+        let names: Vec<_> = told.iter().map(|budget| budget.name.as_str()).collect();
+        assert_eq!(names, ["ledger", "metadata", "waits", "unread"]);
+        assert_eq!((told[1].used, told[1].limit), (0, 1 << 20));
+        assert_eq!((told[2].used, told[2].limit), (0, 96 << 20));
+        assert_eq!((told[3].used, told[3].limit), (5, 10));
     }
 }

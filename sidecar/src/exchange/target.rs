@@ -32,7 +32,7 @@ impl Exchange {
         self.meant_sharing(target, &mut SharedParts::default())
     }
 
-    /// The same for one of many.
+    /// Reads a target of many: parts that are spelled as those of the one before are shared with it.
     pub(super) fn meant_sharing(
         &self,
         target: v1::Target,

@@ -127,12 +127,13 @@ impl Exchange {
                 then(&after, Err(failure));
             }
         };
-        // The worker may be waited for, too: others that wait for room have it.
         let begun = Instant::now();
-        self.on_worker(Box::new(failed), move |exchange| {
+        let queueing = fetch.terms.caller.queueing(Purpose::Pull, fetch.terms.deadline);
+        self.on_waiter(queueing, Box::new(failed), move |exchange| {
             let Terms { deadline, caller, .. } = &*fetch.terms;
             let alloc = AllocRequest {
                 writer: None,
+                claimant: &caller.claimant(),
                 purpose: Purpose::Pull,
                 bytes,
                 deadline: *deadline,
@@ -241,7 +242,7 @@ impl Exchange {
         Ok(arrived)
     }
 
-    /// The same, of a block that is not told of yet.
+    /// Proves and seals a block that is not told of yet.
     pub(super) fn approve(
         &self,
         reference: &Reference,

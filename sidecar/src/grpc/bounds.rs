@@ -29,7 +29,9 @@ use tonic::server::NamedService;
 use super::framing::Framing;
 use super::guests::Connection;
 use super::kept::{Heard, Keeps, Kept, Paused, Signal};
+use super::open_calls::{OpenCall, OpenCalls};
 use super::outlet::Outlet;
+use super::sessions::KEY;
 use super::status::status;
 use crate::cancel::Cancel;
 use crate::output_budget::OutputBudget;
@@ -46,10 +48,17 @@ const MOVE_PART: usize = 16;
 /// Bytes that are a move whatever the buffer.
 const MOVE_BYTES: usize = 64 << 10;
 
+/// Metadata that calls have a use for. All else is dropped at once: a call may wait for an hour, and would keep it.
+const USED: [&str; 5] = ["grpc-accept-encoding", "grpc-encoding", "grpc-timeout", "user-agent", KEY];
+
+/// Longest value of these, in bytes; the rest is cut.
+const VALUE_BYTES_MAX: usize = 256;
+
 /// A service whose calls have bounds.
 #[derive(Clone)]
 pub(super) struct Bounded<S> {
     inner: S,
+    open: OpenCalls,
     unread: OutputBudget,
     limit: u64,
     patience: Duration,
@@ -67,6 +76,8 @@ struct Shared {
     until: Mutex<Option<Instant>>,
     /// Signal that its request stream hears.
     signal: Arc<Signal>,
+    /// Place among all calls; none of one without bounds.
+    _open: Option<OpenCall>,
 }
 
 /// The body of a request.
@@ -95,9 +106,15 @@ impl AsRef<[u8]> for Booked {
 // === impl Bounded ===
 
 impl<S> Bounded<S> {
-    /// Bounds for the calls of a service: the budget, its limit, and how long a call may stand still that does not say.
-    pub(super) fn new(inner: S, unread: OutputBudget, limit: u64, patience: Duration) -> Self {
-        Self { inner, unread, limit, patience }
+    /// Bounds for the calls of a service: those that are open, the budget, its limit, and how long a call may stand still that does not say.
+    pub(super) fn new(
+        inner: S,
+        open: OpenCalls,
+        unread: OutputBudget,
+        limit: u64,
+        patience: Duration,
+    ) -> Self {
+        Self { inner, open, unread, limit, patience }
     }
 }
 
@@ -119,14 +136,23 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let bounds = Bounds::new(self.limit, self.patience);
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        let own = connection.as_ref().map_or_else(Arc::default, |connection| Arc::clone(&connection.calls));
+        let open = match self.open.enter(own) {
+            Ok(open) => open,
+            Err(failure) => {
+                let refused = status(&failure).into_http();
+                return Box::pin(std::future::ready(Ok(refused)));
+            }
+        };
+        trim(&mut request);
+        let bounds = Bounds::new(self.limit, self.patience, Some(open));
         if let Some(timeout) =
             request.headers().get("grpc-timeout").and_then(|value| timeout(value.as_bytes()))
         {
             bounds.bear_until(Instant::now() + timeout.min(PATIENCE_MAX));
         }
         request.extensions_mut().insert(bounds.clone());
-        let connection = request.extensions().get::<Arc<Connection>>();
         let keeps = connection.map_or_else(|| Keeps::new(&self.unread, || {}), |c| Arc::clone(&c.keeps));
         let (kept, of_answer) = (keeps.enter_incoming(&bounds.0.signal), bounds.clone());
         let intake = |body| Intake { body, bounds, framing: Framing::default(), kept, came: 0, still: None };
@@ -141,15 +167,15 @@ where
 // === impl Bounds ===
 
 impl Bounds {
-    fn new(limit: u64, patience: Duration) -> Self {
-        let patience = AtomicU64::new(millis(patience));
-        Self(Arc::new(Shared { limit, patience, until: Mutex::default(), signal: Arc::default() }))
+    fn new(limit: u64, patience: Duration, open: Option<OpenCall>) -> Self {
+        let (patience, until, signal) = (AtomicU64::new(millis(patience)), Mutex::default(), Arc::default());
+        Self(Arc::new(Shared { limit, patience, until, signal, _open: open }))
     }
 
     /// Bounds of a call; those of one that has none of its own are as wide as can be.
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Self {
         let bounds = request.extensions().get::<Self>().cloned();
-        bounds.unwrap_or_else(|| Self::new(u64::MAX, PATIENCE_MAX))
+        bounds.unwrap_or_else(|| Self::new(u64::MAX, PATIENCE_MAX, None))
     }
 
     /// Time that the call may stand still.
@@ -295,6 +321,20 @@ impl http_body::Body for Intake {
     }
 }
 
+/// Drops what nobody asks of a request: metadata beyond those of use, and what its address has beside the path. What stays is a copy, since
+/// a part of a block of headers keeps all of that.
+fn trim<B>(request: &mut http::Request<B>) {
+    let mut used = http::HeaderMap::new();
+    for name in USED {
+        let Some(value) = request.headers().get(name).map(http::HeaderValue::as_bytes) else { continue };
+        if let Ok(value) = http::HeaderValue::from_bytes(&value[..value.len().min(VALUE_BYTES_MAX)]) {
+            used.insert(name, value);
+        }
+    }
+    *request.headers_mut() = used;
+    *request.uri_mut() = request.uri().path().parse().unwrap_or_default();
+}
+
 /// Returns whether a message that became whole is a move for the budget, where so much came since the last one: small messages
 /// do not keep a large buffer.
 fn is_move(came: usize, buffer: usize) -> bool {
@@ -338,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_deadline_ends_only_what_stands_still_and_the_earliest_holds() {
-        let bounds = Bounds::new(10, Duration::from_secs(30));
+        let bounds = Bounds::new(10, Duration::from_secs(30), None);
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);
         assert_eq!((bounds.due(now), bounds.due(after(5))), (after(30), after(35)));
@@ -349,6 +389,24 @@ mod tests {
         let dues: Vec<_> = (1..=5).map(|n| after(70 + 9 * n)).collect();
         assert_eq!(moves, dues, "one that moves every nine seconds goes on");
         assert_eq!(bounds.due(now), after(60));
+    }
+
+    #[test]
+    fn metadata_that_nobody_uses_and_what_stands_behind_a_path_are_dropped() {
+        let long = "x".repeat(8 << 10);
+        let mut request = http::Request::builder()
+            .uri(format!("http://{}/tensorlane.v1.Tensorlane/Put?{long}", "h".repeat(4 << 10)))
+            .header("x-anything", &long)
+            .header("user-agent", &long)
+            .header("grpc-timeout", "2S")
+            .header(KEY, "0".repeat(32))
+            .body(())
+            .unwrap();
+        trim(&mut request);
+        assert_eq!(request.uri(), "/tensorlane.v1.Tensorlane/Put");
+        let kept: usize = request.headers().iter().map(|(_, value)| value.len()).sum();
+        assert_eq!((request.headers().len(), kept), (3, VALUE_BYTES_MAX + 2 + 32));
+        assert_eq!(request.headers()["grpc-timeout"], "2S");
     }
 
     #[test]
@@ -363,7 +421,7 @@ mod tests {
     fn a_call_that_has_to_go_is_told_the_limit() {
         let unread = OutputBudget::new(10);
         let keeps = Keeps::new(&unread, || {});
-        let bounds = Bounds::new(10, Duration::from_secs(1));
+        let bounds = Bounds::new(10, Duration::from_secs(1), None);
         let cancel = Cancel::default();
         bounds.cancels(&cancel);
         let kept = keeps.enter_incoming(&bounds.0.signal);

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::results::Ended;
 use super::sessions::KEY;
+use super::status::broke_off;
 use crate::cancel::{Cancel, Waiting};
 use crate::exchange::{Caller, Done};
 use crate::gate::UnderWay;
@@ -42,7 +43,31 @@ pub(super) struct Call {
     number: u64,
     metrics: Arc<Metrics>,
     ended: bool,
+    /// Set if it is of a task that counts its own panic.
+    in_task: bool,
     _under_way: UnderWay,
+}
+
+/// Way back for an outcome. Dropped by a panic it says so.
+struct Answer<T>(Option<oneshot::Sender<Result<T, Failure>>>);
+
+// === impl Answer ===
+
+impl<T> Answer<T> {
+    fn give(mut self, outcome: Result<T, Failure>) {
+        if let Some(send) = self.0.take() {
+            // Where nobody receives, it is dropped here.
+            let _ = send.send(outcome);
+        }
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        if let Some(send) = self.0.take().filter(|_| std::thread::panicking()) {
+            let _ = send.send(Err(broke_off()));
+        }
+    }
 }
 
 // === impl Calls ===
@@ -65,7 +90,7 @@ impl Calls {
             }
             number
         };
-        let caller = Caller { holder: None, link: None, cancel };
+        let caller = Caller { holder: None, link: None, on_behalf: None, cancel };
         let (calls, metrics) = (self.clone(), Arc::clone(metrics));
         Call {
             verb,
@@ -75,6 +100,7 @@ impl Calls {
             number,
             metrics,
             ended: false,
+            in_task: false,
             _under_way: under_way,
         }
     }
@@ -98,9 +124,15 @@ impl Call {
         &self.caller
     }
 
-    /// The same, to be changed once it is known.
+    /// Caller of the call, to be changed once it is known.
     pub(super) fn caller_mut(&mut self) -> &mut Caller {
         &mut self.caller
+    }
+
+    /// Leaves the count of a panic to the task that goes on with the call.
+    pub(super) fn in_task(mut self) -> Self {
+        self.in_task = true;
+        self
     }
 
     /// Counts how the items ended, and the time.
@@ -123,7 +155,7 @@ impl Drop for Call {
         if !self.ended {
             self.caller.cancel.cancel();
             let broke_off = std::thread::panicking();
-            if broke_off {
+            if broke_off && !self.in_task {
                 let why = "its message is on standard error";
                 self.calls.threads.panicked("grpc", PanicScope::Call, why);
             }
@@ -158,9 +190,10 @@ pub(super) async fn outcome<T: Send + 'static, F: FnOnce(T) + Send + 'static>(
     undo: F,
 ) -> Result<T, Failure> {
     let (send, receive) = oneshot::channel();
+    let answer = Answer(Some(send));
     begin(Box::new(move |outcome: Result<T, Failure>| {
-        // Where nobody receives, it is dropped here, and so undone.
-        let _ = send.send(outcome.map(|outcome| Undo(Some((outcome, undo)))));
+        // Where nobody receives, it is undone.
+        answer.give(outcome.map(|outcome| Undo(Some((outcome, undo)))));
     }));
     let taken = receive.await.map_err(|_| given_up())??.take();
     taken.ok_or_else(given_up)
@@ -251,6 +284,19 @@ mod tests {
     async fn a_verb_that_is_given_up_says_so() {
         let failure = outcome::<u8, _>(drop, drop).await.unwrap_err();
         assert_eq!(failure.reason, Reason::Draining);
+    }
+
+    #[tokio::test]
+    async fn a_verb_that_panics_says_so_instead() {
+        let threads = Threads::default();
+        let panics = |done: Done<u8>| {
+            let thread = threads.start("verb", PanicScope::Call, move || {
+                let _done = done;
+                panic!("part of the test");
+            });
+            assert!(thread.unwrap().join().is_err());
+        };
+        assert_eq!(outcome(panics, drop).await.unwrap_err().reason, Reason::Internal);
     }
 
     #[test]

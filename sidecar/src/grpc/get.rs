@@ -23,6 +23,7 @@ use tokio_stream::Stream;
 use tonic::Status;
 
 use super::bounds::Bounds;
+use super::status::broke_off;
 use crate::exchange::{Borrowed, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::Metrics;
@@ -103,7 +104,7 @@ impl Chunks {
         Self { borrowed, began, metrics, next: 0, reading: None, among: None, _under_way: under_way }
     }
 
-    /// The same in smaller chunks where many streams are under way: a chunk waits in memory until its client takes it.
+    /// Chunks that are smaller while many streams are under way: a chunk waits in memory until its client takes it.
     pub(super) fn within(mut self, streams: Streams, limit: u64) -> Self {
         self.among = Some((streams, limit));
         self
@@ -245,7 +246,16 @@ impl<A: ChunkSource + Send + 'static> Watched<A> {
 
     /// Starts its watch, which ends with it.
     pub(super) fn by(mut self, threads: &Threads, watch: impl Future<Output = ()> + Send + 'static) -> Self {
-        let watch = threads.clone().task("grpc-get", PanicScope::Call, watch);
+        let (threads, going) = (threads.clone(), Arc::downgrade(&self.shared));
+        let watch = async move {
+            if threads.caught_task("grpc-get", PanicScope::Call, watch).await.is_none()
+                && let Some(going) = Weak::upgrade(&going)
+            {
+                let ended = going.lock().break_off();
+                // Leases go back outside of the lock.
+                drop(ended);
+            }
+        };
         self.watch = Some(tokio::spawn(watch).abort_handle());
         self
     }
@@ -281,6 +291,14 @@ impl<A> Drop for Watched<A> {
 // === impl Going ===
 
 impl<A: ChunkSource> Going<A> {
+    /// Ends a stream that nobody looks after any more in a failure. Returns what goes back.
+    fn break_off(&mut self) -> Option<(A, Streaming)> {
+        if self.chunks.is_some() {
+            self.failure = Some(broke_off());
+        }
+        self.chunks.take()
+    }
+
     /// When to look again; or what goes back, because its client has not read in time.
     fn next_look(&mut self, now: Instant) -> Result<Instant, Option<Box<(A, Streaming)>>> {
         let due = self.bounds.due(self.moved);

@@ -85,6 +85,8 @@ pub(super) struct Connection {
     pub(super) address: Option<SocketAddr>,
     /// Bytes that this process keeps for its streams.
     pub(super) keeps: Arc<Keeps>,
+    /// Number of its calls that are open.
+    pub(super) calls: Arc<AtomicUsize>,
     /// Number of its streams that last.
     pub(super) lasting: AtomicUsize,
     /// Number of those that write.
@@ -154,11 +156,12 @@ impl Guests {
         let (process, address) = io.comes_from();
         let connection = Arc::new_cyclic(|connection: &Weak<Connection>| {
             let own = connection.clone();
-            let cut = move || own.upgrade().iter().for_each(|connection| connection.cut());
+            let cut = move || own.upgrade().iter().for_each(|connection| connection.cut(GrpcCut::Unread));
             Connection {
                 process,
                 address,
                 keeps: Keeps::new(&self.unread, cut),
+                calls: Arc::default(),
                 lasting: AtomicUsize::new(0),
                 writing: AtomicUsize::new(0),
                 cut: AtomicBool::new(false),
@@ -229,12 +232,12 @@ impl Open {
 // === impl Connection ===
 
 impl Connection {
-    /// Ends the connection and all calls on it: its client does not read, and what waits for it is too much.
-    fn cut(&self) {
+    /// Ends the connection and all calls on it, for the first reason that is found: its client does not read.
+    fn cut(&self, reason: GrpcCut) {
         if self.cut.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.metrics.sessions.cut_connections.at((GrpcCut::Unread,)).inc();
+        self.metrics.sessions.cut_connections.at((reason,)).inc();
         let reader = self.reader.lock().take();
         reader.into_iter().for_each(Waker::wake);
     }
@@ -290,7 +293,7 @@ impl<S> Guest<S> {
         match stalls.as_mut().poll(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => {
-                self.guests.metrics.sessions.cut_connections.at((GrpcCut::Stalled,)).inc();
+                self.connection.cut(GrpcCut::Stalled);
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
         }
@@ -467,6 +470,16 @@ mod tests {
         there.write_all(PREFACE).await.unwrap();
         let _new = one(&guests).unwrap();
         assert_eq!(guest.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+
+    #[test]
+    fn a_connection_is_cut_for_the_first_reason_and_counted_once() {
+        let guests = guests(1);
+        let (guest, _there) = one(&guests).unwrap();
+        for reason in [GrpcCut::Stalled, GrpcCut::Unread, GrpcCut::Stalled] {
+            guest.connection.cut(reason);
+        }
+        assert_eq!((cut(&guests, GrpcCut::Stalled), cut(&guests, GrpcCut::Unread)), (1, 0));
     }
 
     #[tokio::test]

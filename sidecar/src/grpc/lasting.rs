@@ -12,7 +12,7 @@ use tonic::Status;
 use super::bounds::Bounds;
 use super::call::{Call, Cancelled};
 use super::guests::Connection;
-use super::status::status;
+use super::status::{broke_off, status};
 use crate::exchange::Exchange;
 use crate::gate;
 use crate::metrics::label::PanicScope;
@@ -137,6 +137,20 @@ impl Begun {
 fn client_name(given: &str, program: &str) -> Arc<str> {
     let names = [given, program].map(session::client_name);
     names.into_iter().find(|name| !name.is_empty()).unwrap_or_else(|| "gRPC".into())
+}
+
+/// Starts the task of a stream. Where it panics its client is told so: an end without a word is one in order.
+pub(super) fn start_task<T: Send + 'static>(
+    threads: Threads,
+    name: &'static str,
+    answers: Answers<T>,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    tokio::spawn(async move {
+        if threads.caught_task(name, PanicScope::Call, work).await.is_none() {
+            let _ = answers.send(Err(status(&broke_off()))).await;
+        }
+    });
 }
 
 /// Goes on with a stream until its conversation is over, its client goes, it is cancelled or the server ends. How it ended is counted,

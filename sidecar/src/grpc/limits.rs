@@ -5,15 +5,15 @@ use std::time::Duration;
 use tonic::transport::Server;
 
 /// The longest message that is read: a chunk of 1 MiB, or a list of a million rows. Costs a buffer of that size for each
-/// call that is receiving one. A message of two million empty parts, two bytes each, costs some 250 times as much while it is decoded
-/// and refused.
+/// call that is receiving one. A message may become some 250 times as much, if it has two million empty parts of two bytes each: that
+/// is in the budget of requests before it is decoded (`weighed`).
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The longest message of a question about health, or about the services themselves.
 pub(super) const QUESTION_BYTES_MAX: usize = 16 << 10;
 
 /// Calls of one connection at a time; the next one waits at its client. With [`MESSAGE_BYTES_MAX`] a connection costs
-/// 512 MiB at worst, and 8 KiB a call in practice.
+/// 512 MiB at worst, and 8 KiB a call in practice. Those of all connections have a bound of their own (`open_calls`).
 const STREAMS_MAX: u32 = 128;
 
 /// Calls that a client may have given up and the server not yet taken notice of. Beyond it the connection is closed (the
@@ -30,7 +30,7 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// next one comes.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 
-/// The same for all calls of a connection together. Costs as much for each connection.
+/// Bytes that may be on their way in for all calls of a connection together. Costs as much for each connection.
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
 /// A silent connection is asked whether anyone is there. The kernel tells of a dead process at once; this finds one

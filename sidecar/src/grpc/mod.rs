@@ -20,6 +20,7 @@ mod guests;
 mod kept;
 mod lasting;
 mod limits;
+mod open_calls;
 mod outlet;
 mod pipes;
 mod put;
@@ -29,6 +30,7 @@ mod sessions;
 mod sets;
 mod status;
 mod watching;
+mod weighed;
 
 use std::future::Future;
 use std::io;
@@ -53,12 +55,15 @@ use self::bounds::Bounded;
 use self::broken::WholeRequests;
 use self::call::Cancelled;
 use self::guests::{Comes, Guest, Guests};
+use self::open_calls::OpenCalls;
 use self::service::Service;
 use self::sessions::Sessions;
+use self::weighed::Weighed;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::output_budget::OutputBudget;
 use crate::seldom::Seldom;
+use crate::session::Requests;
 use crate::socket;
 
 /// Time that calls may go on when the server stops. They were told to end at its beginning.
@@ -85,6 +90,8 @@ pub struct GrpcSettings {
     pub unread: OutputBudget,
     /// Limit of that budget, in bytes.
     pub unread_max: u64,
+    /// The budget of requests: what they become while they wait or run.
+    pub requests: Requests,
 }
 
 /// The listeners, before anything is served.
@@ -204,7 +211,7 @@ async fn tell(health: &HealthReporter, status: ServingStatus) {
     }
 }
 
-/// The same error, with where it was met.
+/// Error with where it was met.
 fn at(place: &dyn std::fmt::Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{place}: {error}"))
 }
@@ -222,14 +229,16 @@ async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(Health
     // Tools that are older than version 1 ask for this one alone.
     let older = described().build_v1alpha().map_err(io::Error::other)?;
     let verbs = TensorlaneServer::new(service).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
-    let GrpcSettings { unread, unread_max, patience, .. } = settings;
-    let verbs = Bounded::new(WholeRequests(verbs), unread.clone(), *unread_max, *patience);
+    let GrpcSettings { unread, unread_max, patience, requests, .. } = settings;
+    let verbs = Weighed::new(verbs, requests.clone());
+    let open = OpenCalls::default();
+    let verbs = Bounded::new(WholeRequests(verbs), open.clone(), unread.clone(), *unread_max, *patience);
     let health_service = health_service.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
-    let health_service = Bounded::new(health_service, unread.clone(), *unread_max, *patience);
+    let health_service = Bounded::new(health_service, open.clone(), unread.clone(), *unread_max, *patience);
     let reflection = reflection.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
-    let reflection = Bounded::new(reflection, unread.clone(), *unread_max, *patience);
+    let reflection = Bounded::new(reflection, open.clone(), unread.clone(), *unread_max, *patience);
     let older = older.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
-    let older = Bounded::new(older, unread.clone(), *unread_max, *patience);
+    let older = Bounded::new(older, open, unread.clone(), *unread_max, *patience);
     let router = limits::server().add_service(verbs).add_service(health_service);
     Ok((health, router.add_service(reflection).add_service(older)))
 }
@@ -283,4 +292,4 @@ fn patient<S: Comes>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -74,7 +74,7 @@ struct Counted {
 // === impl Outlet ===
 
 impl Outlet {
-    /// The same body within its bounds.
+    /// Body within its bounds.
     pub(super) fn new(body: Body, keeps: Arc<Keeps>, bounds: Bounds) -> Self {
         Self { body, keeps, bounds, before: None, small: None }
     }

@@ -11,7 +11,7 @@ use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::negotiate::Transport;
 
 use super::bounds::Bounds;
-use super::call::{Cancelled, needs_session, within};
+use super::call::{Cancelled, needs_session, outcome, within};
 use super::status::broken;
 use crate::exchange::{Caller, Exchange, OpenPut, stored_result};
 use crate::metrics::Metrics;
@@ -103,17 +103,15 @@ impl Puts {
         let data = std::mem::take(&mut item.data);
         let began = Instant::now();
         let deadline = began + self.patience;
-        let (exchange, caller) = (Arc::clone(&self.exchange), self.caller.clone());
-        let threads = exchange.threads().clone();
+        let (exchange, caller) = (&self.exchange, self.caller.clone());
         // Its client may send on, and is not taken for one that stands still.
         let pause = self.from.bounds.pause();
-        let opened = threads.blocking(move || exchange.open_put(&caller, item, deadline)).await;
+        let opened = outcome(|done| exchange.open_put(caller, item, deadline, done), drop).await;
         drop(pause);
         let fate = match opened {
-            Ok(Ok(Ok(open))) => Fate::Open(Box::new(open)),
-            Ok(Ok(Err(stored))) => Fate::Repeated(stored),
-            Ok(Err(failure)) => Fate::Failed(failure),
-            Err(_) => Fate::Failed(Failure::new(Reason::Internal, "this put broke off inside the sidecar")),
+            Ok(Ok(open)) => Fate::Open(Box::new(open)),
+            Ok(Err(stored)) => Fate::Repeated(stored),
+            Err(failure) => Fate::Failed(failure),
         };
         self.patience = self.patience.saturating_sub(began.elapsed());
         if let Fate::Open(open) = &fate {

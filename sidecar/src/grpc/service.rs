@@ -1,6 +1,7 @@
 //! The generated service, verb by verb.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,12 +24,12 @@ use super::pipes;
 use super::put::{self, From};
 use super::results::{Results, acquire_result, done_result, reserve_result};
 use super::sessions::Sessions;
-use super::status::status;
+use super::status::{broke_off, status};
 use super::{sets, watching};
 use crate::exchange::{Borrowed, Caller, Exchange, Room, Taken};
 use crate::metrics::Metrics;
-use crate::metrics::label::Verb;
-use crate::store::{self, Direction, Program};
+use crate::metrics::label::{PanicScope, Verb};
+use crate::store::{self, Claimant, Direction, Program};
 
 /// The verbs over gRPC; clones are the same service.
 #[derive(Clone)]
@@ -63,7 +64,10 @@ impl Service {
         self.exchange.threads().point("grpc");
         match gate.admit(verb).and_then(|()| self.sessions.holder(request.metadata())) {
             Ok(holder) => {
-                call.caller_mut().holder = holder;
+                let caller = call.caller_mut();
+                caller.holder = holder;
+                // Without a session it waits in the share of its program.
+                caller.on_behalf = holder.is_none().then(|| Claimant::Program(from(request).program));
                 Ok(call)
             }
             Err(failure) => {
@@ -81,7 +85,7 @@ impl Service {
             Ok(place) => {
                 let From { program, bounds } = from(request);
                 let exchange = Arc::clone(&self.exchange);
-                Ok(Begun { exchange, call, place, program, bounds, connection })
+                Ok(Begun { exchange, call: call.in_task(), place, program, bounds, connection })
             }
             Err(failure) => {
                 call.end([Err(failure.reason)]);
@@ -104,7 +108,7 @@ impl Service {
             .within(self.exchange.store().streams().clone(), from.bounds.limit())
     }
 
-    /// The same for a client that may stop reading.
+    /// Chunks for a client that may stop reading.
     fn watched<S: ChunkSource + Send + 'static>(
         &self,
         chunks: S,
@@ -123,7 +127,14 @@ impl Service {
         work: impl FnOnce(Arc<Exchange>, Caller, Q) -> F,
     ) -> Reply<R> {
         let call = self.begin(verb, &request)?;
-        let done = work(Arc::clone(&self.exchange), call.caller().clone(), request.into_inner()).await;
+        let threads = self.exchange.threads();
+        let work = work(Arc::clone(&self.exchange), call.caller().clone(), request.into_inner());
+        let done = threads.caught_future("grpc call", PanicScope::Call, pin!(work)).await;
+        let done = done.unwrap_or_else(|| {
+            // Whatever it has begun and nobody awaits.
+            call.caller().cancel.cancel();
+            Err(broke_off())
+        });
         match done.and_then(bounded) {
             Ok(results) => {
                 call.end(results.ended());
@@ -305,7 +316,7 @@ impl Tensorlane for Service {
         let call = self.begin(Verb::Watch, &request)?;
         // A watch lasts for as long as its client wants, however seldom it reads.
         Bounds::of(&request).bear();
-        Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call, request.into_inner())))
+        Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call.in_task(), request.into_inner())))
     }
 
     async fn name(&self, request: Request<v1::NameRequest>) -> Reply<v1::NameResponse> {
@@ -333,8 +344,8 @@ impl Tensorlane for Service {
     }
 
     async fn set_create(&self, request: Request<v1::SetCreateRequest>) -> Reply<v1::SetCreateResponse> {
-        self.call(Verb::SetCreate, request, |exchange, _, request| async move {
-            outcome(|done| exchange.set_create(request, done), drop).await
+        self.call(Verb::SetCreate, request, |exchange, caller, request| async move {
+            outcome(|done| exchange.set_create(&caller, request, done), drop).await
         })
         .await
     }
@@ -354,8 +365,8 @@ impl Tensorlane for Service {
     }
 
     async fn set_drop(&self, request: Request<v1::SetDropRequest>) -> Reply<v1::SetDropResponse> {
-        self.call(Verb::SetDrop, request, |exchange, _, request| async move {
-            outcome(|done| exchange.set_drop(&request, done), drop).await
+        self.call(Verb::SetDrop, request, |exchange, caller, request| async move {
+            outcome(|done| exchange.set_drop(&caller, &request, done), drop).await
         })
         .await
     }
@@ -479,4 +490,32 @@ fn from<T>(request: &Request<T>) -> From {
     let name = agent[..agent.len().min(AGENT_BYTES_MAX)].into();
     let (process, address) = connection.map_or((0, None), |c| (c.process, c.address));
     From { program: Arc::new(Program { name, process, address }), bounds: Bounds::of(request) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::exchange::alone::alone;
+
+    #[tokio::test]
+    async fn what_a_call_that_panics_has_begun_is_cancelled() {
+        let (exchange, workers, metrics) = alone();
+        let sessions = Sessions::new(1, Duration::ZERO, Arc::clone(&exchange), Arc::clone(&metrics));
+        let service = Service::new(exchange, metrics, sessions);
+        let mut begun = None;
+        let work = |_: Arc<Exchange>, caller: Caller, ()| {
+            begun = Some(caller.cancel);
+            async {
+                assert!(std::hint::black_box(false), "part of the test");
+                Ok::<_, Failure>(v1::StatusResponse::default())
+            }
+        };
+        let refused = service.call(Verb::Status, Request::new(()), work).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Internal);
+        assert!(begun.is_some_and(|cancel| cancel.is_cancelled()));
+        assert_eq!(service.exchange.threads().panics(PanicScope::Call), 1);
+        workers.stop();
+    }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
+use super::status::{broke_off, status};
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Carrier, PanicScope};
@@ -181,8 +183,26 @@ impl Sessions {
 // === impl Attached ===
 
 impl Attached {
-    /// Says the id until the client, another stream or the server ends this; then waits for the client to come back.
+    /// Says the id until the client, another stream, the server or a panic ends this; then waits for the client to come back.
     async fn keep(mut self, events: mpsc::Sender<Result<v1::SessionEvent, Status>>) {
+        let threads = self.sessions.exchange.threads().clone();
+        let scope = PanicScope::Connection;
+        if threads.caught_future("session stream", scope, pin!(self.attend(&events))).await.is_none() {
+            let told = events.send(Err(status(&broke_off())));
+            // A client that reads nothing sees the end without it.
+            let _ = tokio::time::timeout(BEAT, told).await;
+        }
+        drop(events);
+        let Self { sessions, secret, turn, .. } = self;
+        let Some(turn) = sessions.away(secret, turn) else { return };
+        tokio::time::sleep(sessions.grace).await;
+        // Giving back a million leases takes a while.
+        let ending = threads.blocking(move || sessions.lapse(secret, turn));
+        // A panic there has been counted.
+        let _ = ending.await;
+    }
+
+    async fn attend(&mut self, events: &mpsc::Sender<Result<v1::SessionEvent, Status>>) {
         let mut beat = tokio::time::interval(BEAT);
         loop {
             tokio::select! {
@@ -196,15 +216,6 @@ impl Attached {
                 }
             }
         }
-        drop(events);
-        let Self { sessions, secret, turn, .. } = self;
-        let Some(turn) = sessions.away(secret, turn) else { return };
-        tokio::time::sleep(sessions.grace).await;
-        // Giving back a million leases takes a while.
-        let threads = sessions.exchange.threads().clone();
-        let ending = threads.blocking(move || sessions.lapse(secret, turn));
-        // A panic there has been counted.
-        let _ = ending.await;
     }
 }
 

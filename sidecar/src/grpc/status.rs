@@ -26,6 +26,11 @@ pub(super) fn status(failure: &Failure) -> Status {
     Status::with_error_details(code, cut(&failure.message, MESSAGE_BYTES_MAX), info)
 }
 
+/// Failure of whatever broke off because its thread has panicked.
+pub(super) fn broke_off() -> Failure {
+    Failure::new(Reason::Internal, "this call broke off inside the sidecar, whose log says where")
+}
+
 /// Reason for which no further message of a client's stream can be read.
 pub(super) fn broken(status: &Status) -> Failure {
     // Where it is one of ours, it says why already.

@@ -12,11 +12,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::call::{Call, Cancelled, outcome};
+use super::lasting::start_task;
 use super::status::status;
 use crate::cancel::Cancel;
 use crate::exchange::{Caller, Exchange};
 use crate::gate;
-use crate::metrics::label::PanicScope;
 
 /// Answers of a watch, on their way to a client.
 pub(super) type Answers = ReceiverStream<Result<v1::WatchResponse, Status>>;
@@ -25,7 +25,7 @@ pub(super) type Answers = ReceiverStream<Result<v1::WatchResponse, Status>>;
 pub(super) fn stream(exchange: Arc<Exchange>, call: Call, request: v1::WatchRequest) -> Answers {
     let (send, answers) = mpsc::channel(1);
     let threads = exchange.threads().clone();
-    tokio::spawn(threads.task("grpc-watch", PanicScope::Call, tell(exchange, call, request, send)));
+    start_task(threads, "grpc-watch", send.clone(), tell(exchange, call, request, send));
     ReceiverStream::new(answers)
 }
 

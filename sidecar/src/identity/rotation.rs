@@ -31,7 +31,7 @@ pub struct Periods {
 const SPREAD: f64 = 0.1;
 
 impl Periods {
-    /// The same, up to a tenth shorter, by `chance` from 0 to 1.
+    /// Periods up to a tenth shorter, by `chance` from 0 to 1.
     pub fn spread(self, chance: f64) -> Periods {
         let shorter = 1.0 - SPREAD * chance.clamp(0.0, 1.0);
         Periods { every: self.every.map(|every| every.mul_f64(shorter)), ..self }

@@ -14,6 +14,8 @@ pub struct Directory {
     pub peers: IntGauge,
     /// Peers that the source lists and the table leaves out.
     pub left_out: Gauges<(LeftOut,)>,
+    /// Addresses that peers of the table say and that are not their pods'.
+    pub foreign_addresses: IntGauge,
     /// Keys that several peers of the table claim.
     pub contested: IntGauge,
     /// Attempts to read it that failed.
@@ -34,6 +36,10 @@ impl Directory {
                 "directory_left_out_peers",
                 &["reason"],
                 "Peers that the source lists and the table leaves out. Not counted: a peers file that is refused whole.",
+            )?,
+            foreign_addresses: make.gauge(
+                "directory_foreign_addresses",
+                "Addresses that peers of the table publish and that are none of their pods' IPs, so that nobody dials them. Not counted: a peers file, which nobody but its writer speaks in.",
             )?,
             contested: make.gauge(
                 "directory_contested_keys",

@@ -452,7 +452,7 @@ impl Channels {
             dropped: make.counters(
                 "channel_dropped_messages_total",
                 &["policy"],
-                "Messages that readers here were told of as dropped, once for each reader. Not counted: messages that a reader has not come to.",
+                "Messages that readers here were told of as dropped, once for each reader; under block, by a way that was lost. Not counted: messages that a reader has not come to.",
             )?,
             evicted: make.counter(
                 "channel_evicted_readers_total",
@@ -585,7 +585,7 @@ impl Peers {
             )?,
             quic_migrations: make.counter(
                 "peer_quic_migrations_total",
-                "QUIC connections whose other end was found at another address. Not counted: moves between two looks, half a second apart.",
+                "QUIC connections whose other end was found at another address. Not counted: moves that begin and end between two checks, half a second apart.",
             )?,
             quic_windows: make.gauges(
                 "peer_quic_window_bytes",

@@ -249,6 +249,8 @@ labels! {
         Ledger = "ledger",
         /// Requests of sessions that come, wait or run.
         Requests = "requests",
+        /// Lists of rows that open pulls of peers keep.
+        RowLists = "row_lists",
     }
 
     /// Carrier by which a workload is connected.

@@ -9,6 +9,8 @@ use super::groups::set;
 pub struct SetCounts {
     /// Commits.
     pub commits: IntCounter,
+    /// Maps of rows.
+    pub maps: IntCounter,
     /// Rows that were read.
     pub rows_read: IntCounter,
     /// Rows that were written.
@@ -17,6 +19,7 @@ pub struct SetCounts {
     pub snapshots: IntCounter,
     live: IntGauge,
     held: IntGauge,
+    live_maps: IntGauge,
     bytes: IntGauge,
     open_files: IntGauge,
     torn_rows: IntGauge,
@@ -29,6 +32,8 @@ pub struct SetTotals {
     pub sets: u64,
     /// Bytes of the arena that those in memory take.
     pub held_bytes: u64,
+    /// Maps of rows of contiguous sets.
+    pub maps: u64,
     /// Bytes of the rows of those on files, written or not.
     pub file_bytes: u64,
     /// Files that are kept open.
@@ -43,6 +48,10 @@ impl SetCounts {
             commits: make.counter(
                 "set_commits_total",
                 "Commits to mutable sets of this peer, from wherever. Not counted: those that were refused.",
+            )?,
+            maps: make.counter(
+                "set_maps_total",
+                "Maps of rows of contiguous sets of this peer. Not counted: those that were copies.",
             )?,
             rows_read: make.counter(
                 "set_rows_read_total",
@@ -64,6 +73,10 @@ impl SetCounts {
                 "set_held_bytes",
                 "Bytes of the arena that mutable sets in memory take. Not counted: rows that were never written, and sets on files.",
             )?,
+            live_maps: make.gauge(
+                "set_live_maps",
+                "Maps of rows that commits to them wait for. Not counted: rows that were copied for a reader.",
+            )?,
             bytes: make.gauge(
                 "set_files_bytes",
                 "Bytes of the rows of mutable sets on files, written or not. Not counted: blocks of the disk, and sets in memory.",
@@ -83,6 +96,7 @@ impl SetCounts {
     pub fn show(&self, now: &SetTotals) {
         set(&self.live, now.sets);
         set(&self.held, now.held_bytes);
+        set(&self.live_maps, now.maps);
         set(&self.bytes, now.file_bytes);
         set(&self.open_files, now.open_files);
         set(&self.torn_rows, now.torn_rows);

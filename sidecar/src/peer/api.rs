@@ -53,6 +53,9 @@ pub struct PeersConfig {
     pub lanes: LanesConfig,
     /// Memory shared with other pods of the node; none without.
     pub node: Option<NodeConfig>,
+    /// Addresses that others are told for this peer where no table lists it. With them it looks where its addresses lead; none: it
+    /// does not look.
+    pub own_addresses: Option<Vec<String>>,
     /// Starter of threads.
     pub threads: Threads,
     /// Source of the addresses of hosts.
@@ -77,6 +80,7 @@ impl PeersConfig {
             packed_max: u64::MAX,
             lanes: LanesConfig::default(),
             node: None,
+            own_addresses: None,
             resolver: Resolver::new(threads.clone()),
             threads,
         }
@@ -120,6 +124,8 @@ pub struct KnownPeer {
     pub fingerprints: Vec<Fingerprint>,
     /// The node it is on, where the directory says.
     pub node: Option<String>,
+    /// True until Kubernetes has told an IP of its pod: it is dialed once it has one.
+    pub awaits_ip: bool,
 }
 
 /// The peer table: who is in the exchange, and by which key. Asked often; answers from memory.
@@ -140,6 +146,8 @@ pub trait Known: Send + Sync {
     fn refresh(&self);
     /// Reason for which others refuse us, as the table lists us, with what to do. None where nothing is known of that.
     fn own_lack(&self) -> Option<String>;
+    /// Reason for which the table has been an old one for a while. None where its source answers.
+    fn outage(&self) -> Option<String>;
 }
 
 /// A peer in one of its lives.
@@ -273,7 +281,7 @@ pub trait Serve: Send + Sync {
     /// # Errors
     /// The refusal that the asker is told.
     fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure>;
-    /// The same for all of a tensor as it lies, which the peer then maps: `bytes` counts the gaps of its strides.
+    /// Leases all of a tensor as it lies, which the peer then maps: `bytes` counts the gaps of its strides.
     ///
     /// # Errors
     /// The refusal that the asker is told.
@@ -371,7 +379,7 @@ pub trait Serve: Send + Sync {
     fn stopping(&self) {}
     /// The connection is lost: the grace for this peer's leases begins.
     fn peer_lost(&self, peer: &PeerKey);
-    /// The same incarnation is back: its leases stay.
+    /// The peer is back in its incarnation: its leases stay.
     fn peer_back(&self, peer: &PeerKey);
     /// Told of an incarnation that will not come any more, or is not waited for any longer: its leases end, and nothing
     /// of it is remembered.

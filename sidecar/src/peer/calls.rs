@@ -8,6 +8,7 @@ use tensorlane_memory::{Block, Landing};
 use tensorlane_proto::encoded::PulledSmall;
 use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::TensorName;
 use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 
 use super::api::{LostHolder, MapFailed, Mapped, PeerKey, PullFailed, Pulled};
@@ -147,7 +148,16 @@ pub(super) struct MapCall {
 /// Small tensors that were asked for together.
 pub(super) struct SmallCall {
     pub(super) asked: v1::PullMany,
+    /// Set if a connection stood still with the answer due on it: the next one is not asked for so much at once.
+    pub(super) stood_still: bool,
     pub(super) done: Option<SmallDone>,
+}
+
+impl SmallCall {
+    /// Bytes that the answer has beside what describes them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.asked.stored.iter().fold(0, |sum: u64, one| sum.saturating_add(*one))
+    }
 }
 
 /// Kind of the question.
@@ -158,7 +168,7 @@ pub(super) enum Kind {
     Map(Box<MapCall>),
     Small(SmallCall),
     Inquire {
-        message: v1::Inquire,
+        question: Question,
         done: Option<InquireDone>,
     },
     /// An attach to a channel.
@@ -191,6 +201,14 @@ pub(super) enum Kind {
     },
 }
 
+/// Question to a peer, kept until it is answered. Names are those of the caller, which may ask many peers for the same ones: they become a
+/// message only while it is written.
+pub struct Question {
+    names: Arc<[TensorName]>,
+    /// Everything else of the message; its targets stand behind the names.
+    rest: v1::Inquire,
+}
+
 /// A call of ours.
 pub(super) struct Call {
     pub(super) number: u64,
@@ -207,6 +225,33 @@ pub(super) struct Call {
     pub(super) withdrawn: bool,
     /// The number of the last attempt to connect that began before it.
     pub(super) attempt: u64,
+}
+
+impl Question {
+    /// Asks for these names, without a copy of them.
+    pub fn of_names(names: Arc<[TensorName]>, rest: v1::Inquire) -> Self {
+        Self { names, rest }
+    }
+
+    /// Number of what is asked for, and so of the results.
+    pub(super) fn targets(&self) -> usize {
+        self.names.len() + self.rest.targets.len()
+    }
+
+    fn message(&self) -> v1::Inquire {
+        let named = |name: &TensorName| v1::Target {
+            kind: Some(v1::target::Kind::Name(name.to_string())),
+            peer: String::new(),
+        };
+        let targets = self.names.iter().map(named).chain(self.rest.targets.iter().cloned()).collect();
+        v1::Inquire { targets, ..self.rest.clone() }
+    }
+}
+
+impl From<v1::Inquire> for Question {
+    fn from(rest: v1::Inquire) -> Self {
+        Self { names: Arc::default(), rest }
+    }
 }
 
 impl Kind {
@@ -256,7 +301,9 @@ impl Call {
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Small(small) => frame::encode(PeerKind::PullMany.into(), 0, self.number, &small.asked),
-            Kind::Inquire { message, .. } => frame::encode(PeerKind::Inquire.into(), 0, self.number, message),
+            Kind::Inquire { question, .. } => {
+                frame::encode(PeerKind::Inquire.into(), 0, self.number, &question.message())
+            }
             Kind::Channel { message, .. } => {
                 frame::encode(PeerKind::ChannelAttach.into(), 0, self.number, message)
             }
@@ -350,7 +397,7 @@ impl Call {
 
     /// Returns whether the caller can do without the answer, so that it keeps no seat.
     pub(super) fn yields(&self) -> bool {
-        matches!(&self.kind, Kind::Inquire { message, .. } if message.yields)
+        matches!(&self.kind, Kind::Inquire { question, .. } if question.rest.yields)
     }
 
     /// Returns whether it is for a connection that is there, and for no other one.
@@ -362,7 +409,7 @@ impl Call {
     pub(super) fn is_for_neighbour(&self) -> bool {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
-            Kind::Inquire { message, .. } => message.copies,
+            Kind::Inquire { question, .. } => question.rest.copies,
             Kind::Pull(_)
             | Kind::Relay(_)
             | Kind::Small(_)

@@ -58,10 +58,12 @@ impl Peers {
         let goodput = peer.goodput.lock();
         let tried = if pulls { goodput.for_pull(now, ready) } else { goodput.measured(now) };
         // Where there is nothing else, what stood still is tried again.
-        let has_no_quic = met.absent.contains(Transport::Quic) || tried.cooling.contains(Transport::Quic);
+        let has_no_quic =
+            [met.absent, met.unreached, tried.cooling].iter().any(|lacks| lacks.contains(Transport::Quic));
         let is_last = |one| one == Transport::Tcp && has_no_quic;
         let cooling = met.cooling.iter().chain(tried.cooling.iter()).filter(|one| !is_last(*one)).collect();
-        Measured { same_node: met.same_node, unshared: met.unshared, absent: met.absent, cooling, ..tried }
+        let Measured { current, tcp_goodput, quic_goodput, .. } = tried;
+        Measured { cooling, current, tcp_goodput, quic_goodput, ..met }
     }
 }
 

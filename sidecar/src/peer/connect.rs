@@ -28,8 +28,8 @@ const PORTS_TRIED: usize = 32;
 static ACCEPT_FAILED: Seldom = Seldom::new();
 /// Lines of peers that are refused for what is set: each tries again and again.
 static LASTING_REFUSED: Seldom = Seldom::new();
-/// Time in which a peer for which there is no seat hears so, and the most bytes that it may have sent before.
-const TELLING: Duration = Duration::from_secs(1);
+/// Time in which a peer hears the last word on a connection that has no place, and the most bytes that it may have sent before.
+pub(super) const TELLING: Duration = Duration::from_secs(1);
 const UNHEARD_MAX: usize = 64 << 10;
 
 /// Reason for which a connection did not come up.
@@ -140,8 +140,8 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// The same, where its time was over with how long that was: the kernel's own words for it would be "Resource temporarily
-    /// unavailable".
+    /// Reason with how long its time was, if that was over: the kernel's own words for it would be "Resource
+    /// temporarily unavailable".
     pub(super) fn after(self, most: Duration) -> Self {
         match self {
             Self::Handshake(HandshakeError::TimedOut) => {
@@ -254,7 +254,8 @@ fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
                 return;
             }
             let refused = refused.after(most);
-            if !refused.is_given_up() {
+            // An own key has come from the own look at where an address leads, which is no refusal, or whoever dialed counts it.
+            if !refused.is_given_up() && !matches!(refused, Refused::OwnKey) {
                 on_thread.count_refusal(&refused);
             }
             tell_refusal(&on_thread, from, &refused);
@@ -298,8 +299,14 @@ fn arrived(
 fn tell(socket: &TcpStream, told: NoSeat) {
     let until = Instant::now() + TELLING;
     // Whoever does not hear it comes back all the same.
-    let said = handshake::send(socket, &told.record(), until);
-    if said.is_err() || socket.shutdown(Shutdown::Write).is_err() {
+    if handshake::send(socket, &told.record(), until).is_ok() {
+        linger(socket, until);
+    }
+}
+
+/// Says no more on a socket, and waits for its other end to close, so that the last word is read before the socket is closed.
+pub(super) fn linger(socket: &TcpStream, until: Instant) {
+    if socket.shutdown(Shutdown::Write).is_err() {
         return;
     }
     // What is unread when a socket is closed has the kernel throw away what the other end has not read either.

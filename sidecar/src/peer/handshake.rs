@@ -1,7 +1,7 @@
 //! The TLS handshake of one connection: rustls drives, this file carries its bytes over a blocking socket.
 //!
 //! Nothing is believed here beyond what TLS proves: that the other side has the key of the certificate it showed.
-//! Who that is, is for `admit` to say. Memory before that: one buffer of [`INCOMING`] bytes.
+//! `hello` says whose key that is. Memory before that: one buffer of [`INCOMING`] bytes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -148,7 +148,7 @@ pub(super) fn server(
     drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until, Some(heard))
 }
 
-/// AllocRequest of one step of the machine.
+/// Outcome of one step of the machine.
 enum Next {
     Step,
     Read,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire
 
 use super::api::Keys;
 use super::claim::Claim;
-use super::connect::{Refused, shown};
+use super::connect::{self, Refused, shown};
 use super::dial::Candidate;
 use super::exporter::Exported;
 use super::handshake::{self, HandshakeError, Secured};
@@ -32,7 +32,7 @@ use super::shared::{Registered, Seat, Shared, count_out};
 use super::transport::lanes::key::{LaneKey, Nonce, Use, nonce};
 use super::transport::lanes::quic::QuicConnection;
 use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
-use super::transport::shm::{self, Apart, Meets, Node, Shm, SocketName};
+use super::transport::shm::{self, Apart, Node, NodeParams, Shm, SocketName};
 use super::transport::{Stream, Ways};
 
 /// Longest Hello: names, an offer with addresses. Before it nothing else is read.
@@ -54,7 +54,6 @@ pub(super) struct EstablishedConnection {
 impl EstablishedConnection {
     /// Runs it on this thread until it ends.
     pub(super) fn run(self, shared: &Arc<Shared>) {
-        self.link.ways.tend();
         link::run(shared, &self.link, self.incoming, self.parser);
     }
 }
@@ -85,7 +84,7 @@ pub(super) fn arrived(
     let (neighbour, apart) = neighbour_of(shared, &name, &ours, &hello);
     let meets = neighbour.map(|(node, theirs)| {
         let key = talk.key(shared, &hello, &for_node, Use::Node);
-        Meets { node, theirs, key, dials: false }
+        NodeParams { node, theirs, key, dials: false }
     });
     if let (Some(_), Some(socket)) = (&meets, &mut ours.node) {
         socket.key = for_node.to_vec().into();
@@ -103,7 +102,7 @@ pub(super) fn arrived(
             return Err(refused);
         }
     };
-    let agreed = Agreement { told: told(&ours), key, meets, apart };
+    let agreed = Agreement { told: told(&ours), key, meets, apart, no_datagrams: None };
     let up = talk.up(shared, place, hello, incarnation, agreed, ConnectionSide::Accepted(&ours))?;
     drop(seat);
     up.run(shared);
@@ -124,25 +123,39 @@ pub(super) fn dialed(
     };
     // Until the connection is up; before the other end hears a Hello for which there is no place.
     let _seat = shared.seat(&peer, needed)?;
-    let ours = v1::PeerHello { needed, ..hello_of(shared) };
+    let no_datagrams = no_datagrams(shared, talk.socket.peer_addr()?, wanted);
+    let mut ours = v1::PeerHello { needed, ..hello_of(shared) };
+    if no_datagrams.is_some() {
+        ours.quic_lanes = 0;
+    }
     let heard = talk.say(PeerKind::Hello, 0, &ours, until).and_then(|()| talk.hear(until));
     // Whether its end or the reset of what we said comes first is chance.
     let heard = heard.map_err(|refused| match refused.is_given_up() {
         true => Refused::Unanswered { key: talk.ours, lack: shared.known.own_lack() },
         false => refused,
     });
-    let FirstFrame::Hello(hello) = heard? else {
+    let FirstFrame::Hello(mut hello) = heard? else {
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
+    let no_datagrams = no_datagrams.filter(|_| hello.quic_lanes > 0);
+    if no_datagrams.is_some() {
+        hello.quic_lanes = 0;
+    }
     let (_, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
     let key = |told: &[u8], of| Some(talk.key(shared, &hello, told.try_into().ok()?, of));
     let socket_key = hello.node.as_ref().and_then(|node| key(&node.key, Use::Node));
     let key = key(&hello.lane_key, Use::Lanes);
     let (neighbour, apart) = neighbour_of(shared, wanted, &ours, &hello);
     let meets = socket_key.zip(neighbour);
-    let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
-    let agreed = Agreement { told: told(&ours), key, meets, apart };
-    talk.up(shared, Place::of(&peer), *hello, incarnation, agreed, ConnectionSide::Dialed)
+    let meets = meets.map(|(key, (node, theirs))| NodeParams { node, theirs, key, dials: true });
+    let agreed = Agreement { told: told(&ours), key, meets, apart, no_datagrams };
+    let place = Place::of(&peer);
+    if let Err(refused) = place.admits(shared, &talk, Candidate { dialed: true, incarnation }) {
+        drop(place);
+        talk.leave();
+        return Err(refused);
+    }
+    talk.up(shared, place, *hello, incarnation, agreed, ConnectionSide::Dialed)
 }
 
 /// The sidecar at its node and the other's socket there, if both have told of one and may be on one node; and what speaks against
@@ -181,6 +194,13 @@ fn own_quic(shared: &Shared) -> usize {
     if shared.endpoint().is_some() { shared.config.lanes.quic.min(LANES_MAX) } else { 0 }
 }
 
+/// Reason for which no address of a peer takes datagrams from here, if QUIC is spoken here. `control`: the one that was dialed.
+fn no_datagrams(shared: &Shared, control: SocketAddr, peer: &PeerName) -> Option<String> {
+    let endpoint = shared.endpoint().filter(|_| own_quic(shared) > 0)?;
+    let listed = shared.known.peer(peer).map(|known| known.addresses).unwrap_or_default();
+    endpoint.reached(control, &listed).err().map(|why| why.to_string())
+}
+
 /// Agreement of both ends: lanes that are connections, and lanes on QUIC.
 fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Option<Agreed>, Option<Agreed>) {
     let Some(key) = key else { return (None, None) };
@@ -203,9 +223,11 @@ struct Agreement {
     /// Proves whose lanes are.
     key: Option<LaneKey>,
     /// The two may be on one node.
-    meets: Option<Meets>,
+    meets: Option<NodeParams>,
     /// Reason for which they are not, where both have told of a socket.
     apart: Option<Apart>,
+    /// Reason for which no address of the other end takes datagrams from here, where both have QUIC.
+    no_datagrams: Option<String>,
 }
 
 /// Side of a connection that comes up.
@@ -233,6 +255,11 @@ impl<'a> Place<'a> {
         Self { peer, handover: peer.handover.lock() }
     }
 
+    /// Decides whether a connection may have it, while it is held.
+    fn admits(&self, shared: &Shared, talk: &PendingConnection, new: Candidate) -> Result<(), Refused> {
+        shared.may_replace(self.peer, (new, talk.guard.begun), &talk.ours, &talk.claim.fingerprint)
+    }
+
     /// Decides whether a connection that came in may have it. `needed`: somebody waits for it at the other end.
     fn seat<'s>(
         &self,
@@ -241,8 +268,7 @@ impl<'a> Place<'a> {
         incarnation: Incarnation,
         needed: bool,
     ) -> Result<Seat<'s>, Refused> {
-        let new = Candidate { dialed: false, incarnation };
-        shared.may_replace(self.peer, (new, talk.guard.begun), &talk.ours, &talk.claim.fingerprint)?;
+        self.admits(shared, talk, Candidate { dialed: false, incarnation })?;
         let needed = needed || self.peer.state.lock().needs_link();
         shared.seat(self.peer, needed)
     }
@@ -369,6 +395,15 @@ impl PendingConnection {
         let _ = self.say(PeerKind::Hello, REPLY | FAILED, &v1::Failure::from(&failure), until);
     }
 
+    /// Ends a connection that the other end takes for one that is up: it closes in order, and nobody was lost. What the other end
+    /// asks on it is asked again on the connection that stays.
+    fn leave(&mut self) {
+        let until = Instant::now() + connect::TELLING;
+        if self.say(PeerKind::Goodbye, 0, &v1::Goodbye { idle: true }, until).is_ok() {
+            connect::linger(&self.socket, until);
+        }
+    }
+
     /// Gives the connection the place of the peer's, and says our Hello where that has not been said. Waits for nobody.
     fn up(
         self,
@@ -376,7 +411,7 @@ impl PendingConnection {
         Place { peer, handover }: Place<'_>,
         hello: v1::PeerHello,
         incarnation: Incarnation,
-        Agreement { told, key, meets, apart }: Agreement,
+        Agreement { told, key, meets, apart, no_datagrams }: Agreement,
         side: ConnectionSide<'_>,
     ) -> Result<EstablishedConnection, Refused> {
         let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
@@ -414,6 +449,7 @@ impl PendingConnection {
                 ours,
                 told,
                 apart,
+                no_datagrams,
                 begun: guard.begun,
                 ways: Ways::new(Stream::new(&outbox), (lanes, missed_from), quic, shm),
                 outbox,
@@ -427,7 +463,7 @@ impl PendingConnection {
         }
         // From here on it is ended as a connection that is up.
         drop(guard);
-        shared.adopt(&link, handover)?;
+        shared.adopt(&link, handover);
         Ok(EstablishedConnection { link, incoming, parser })
     }
 }

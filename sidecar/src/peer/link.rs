@@ -115,6 +115,33 @@ impl Ended {
             Self::Unread => "unread",
         }
     }
+
+    /// Notes why a connection ended. The first reason holds, except that a loss gives way to what either thread at the socket finds
+    /// besides: of a deadline the kernel tells a single one, and what the peer said last is still there when a write has failed.
+    fn note(self, known: &mut Option<Self>) {
+        let holds = match &*known {
+            None => true,
+            Some(Self::Lost(_)) => self.outweighs_a_loss(),
+            Some(_) => false,
+        };
+        if holds {
+            *known = Some(self);
+        }
+    }
+
+    /// Returns whether a thread at the socket found it, and it says more than that the connection is gone.
+    fn outweighs_a_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Progress
+                | Self::Slow
+                | Self::Frame(_)
+                | Self::Record(_)
+                | Self::Goodbye
+                | Self::Yielded
+                | Self::Refused(_)
+        )
+    }
 }
 
 impl From<SendError> for Ended {
@@ -151,6 +178,8 @@ pub(super) struct Link {
     pub(super) told: Option<SocketName>,
     /// Reason for which it is not met there, where it told of a socket, too.
     pub(super) apart: Option<Apart>,
+    /// Reason for which none of its addresses takes datagrams from here, where both have QUIC.
+    pub(super) no_datagrams: Option<String>,
     /// Time at which its socket was connected, which orders the lives of the peer.
     pub(super) begun: Instant,
     /// Time at which it was up.
@@ -173,7 +202,7 @@ pub(super) struct Link {
     used: AtomicU64,
     /// Milliseconds from `since` to when it gave way, and one more; 0 while it has its seat.
     gave_way: AtomicU64,
-    /// Cause for which it ends: the first one.
+    /// Cause for which it ends: see [`Ended::note`].
     ended: Mutex<Option<Ended>>,
 }
 
@@ -189,6 +218,7 @@ pub(super) struct LinkParts {
     pub(super) ours: tensorlane_proto::Fingerprint,
     pub(super) told: Option<SocketName>,
     pub(super) apart: Option<Apart>,
+    pub(super) no_datagrams: Option<String>,
     pub(super) begun: Instant,
     pub(super) outbox: Arc<Outbox>,
     pub(super) ways: Ways,
@@ -208,6 +238,7 @@ impl Link {
             ours,
             told,
             apart,
+            no_datagrams,
             begun,
             outbox,
             ways,
@@ -224,6 +255,7 @@ impl Link {
             ours,
             told,
             apart,
+            no_datagrams,
             begun,
             since: Instant::now(),
             outbox,
@@ -260,9 +292,14 @@ impl Link {
         self.submitted(self.outbox.submit(frame));
     }
 
-    /// The same, of one that is not put together yet.
+    /// Sends a frame that is not put together yet in its turn.
     pub(super) fn submit_gathered(&self, frame: GatherFrame) {
         self.submitted(self.outbox.submit_gathered(frame));
+    }
+
+    /// Sends an answer that keeps so many bytes and is made when there is room for it.
+    pub(super) fn submit_late(&self, bytes: usize, late: impl FnOnce() -> GatherFrame + Send + 'static) {
+        self.submitted(self.outbox.submit_late(bytes, Box::new(late)));
     }
 
     /// Takes the outcome of a frame that its sender gave to the outbox. Returns whether the connection goes on.
@@ -290,7 +327,7 @@ impl Link {
 
     /// Ends the connection at once.
     pub(super) fn end(&self, why: Ended) {
-        self.ended.lock().get_or_insert(why);
+        why.note(&mut self.ended.lock());
         self.outbox.end(false);
     }
 
@@ -306,7 +343,7 @@ impl Link {
 
     fn say_goodbye(&self, why: Ended, idle: bool) {
         let goodbye = v1::Goodbye { idle };
-        self.ended.lock().get_or_insert(why);
+        why.note(&mut self.ended.lock());
         // Closed already, or full: then it ends without.
         let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &goodbye));
         self.outbox.end(true);
@@ -318,7 +355,7 @@ impl Link {
         if self.gave_way.swap(millis + 1, Ordering::Relaxed) != 0 {
             return;
         }
-        self.ended.lock().get_or_insert(Ended::GaveWay);
+        Ended::GaveWay.note(&mut self.ended.lock());
         // Closed already, or full: then it ends without.
         let goodbye = v1::Goodbye { idle: true };
         let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &goodbye));
@@ -479,22 +516,34 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
             }
         })
     };
+    let reading = || {
+        link.ways.tend();
+        read(shared, link, incoming, parser)
+    };
     let ended = match &writer {
-        Ok(_) => shared.caught("read", || read(shared, link, incoming, parser)).unwrap_or_else(broke_off),
+        Ok(_) => shared.caught("read", reading).unwrap_or_else(broke_off),
         Err(error) => Ended::Lost(format!("no thread to write: {error}")),
     };
-    let why = link.ended.lock().get_or_insert(ended).to_string();
-    link.ways.end();
+    ended.note(&mut link.ended.lock());
+    // Whatever breaks off here, the connection is over: its calls go on over the next one.
+    let _ = shared.caught("ways end", || link.ways.end());
     link.outbox.end(false);
-    link.channels.end();
-    pipe_calls::end(shared, link);
+    let _ = shared.caught("streams end", || link.channels.end());
+    let _ = shared.caught("streams end", || pipe_calls::end(shared, link));
     if let Ok(writer) = writer {
         // It ends with the outbox. A panic there has been counted.
         let _ = writer.join();
     }
-    let stood_still = matches!(*link.ended.lock(), Some(Ended::Progress));
+    let why = link.ended.lock().as_ref().map(Ended::to_string).unwrap_or_default();
+    // The other side may have found out first.
+    let unheard = link.unheard() >= shared.config.progress * 3 / 4;
+    let stood_still = match *link.ended.lock() {
+        Some(Ended::Progress) => true,
+        Some(Ended::Lost(_) | Ended::Replaced) => unheard,
+        _ => false,
+    };
     if stood_still {
-        let due = link.peer.state.lock().due_on_stream(link.id);
+        let due = link.peer.state.lock().stood_still(link.id);
         link.peer.standstill.lock().control_was_cut(shared.config.progress, due, Instant::now());
     }
     shared.link_ended(link, &why, link.is_given_away());
@@ -555,7 +604,42 @@ fn read(
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::{Failure, Reason};
+
     use super::*;
+
+    #[test]
+    fn a_deadline_outweighs_a_loss_whichever_thread_is_first_and_else_the_first_reason_holds() {
+        let noted = |reasons: [Ended; 2]| {
+            let mut known = None;
+            reasons.into_iter().for_each(|reason| reason.note(&mut known));
+            known.expect("a reason").label()
+        };
+        let lost = || Ended::Lost("end of file".into());
+        assert_eq!(noted([lost(), Ended::Progress]), "progress");
+        assert_eq!(noted([Ended::Progress, lost()]), "progress");
+        assert_eq!(noted([lost(), Ended::Slow]), "slow");
+        assert_eq!(noted([lost(), Ended::Stopped]), "lost");
+        assert_eq!(noted([Ended::GaveWay, Ended::Progress]), "gave_way");
+    }
+
+    #[test]
+    fn the_last_word_of_a_peer_outweighs_the_write_that_failed_before_it_was_read() {
+        let refused = Failure::new(Reason::PeerUnreachable, "no seat");
+        let said = [
+            Ended::Goodbye,
+            Ended::Yielded,
+            Ended::Refused(refused),
+            FrameError::OutOfPlace(PeerKind::Pull.into()).into(),
+        ];
+        for word in said {
+            let (label, mut known) = (word.label(), None);
+            Ended::Lost("broken pipe".into()).note(&mut known);
+            word.note(&mut known);
+            Ended::Lost("end of file".into()).note(&mut known);
+            assert_eq!(known.expect("a reason").label(), label);
+        }
+    }
 
     #[test]
     fn silence_is_never_less_than_nothing_whatever_was_read_first() {

@@ -1,15 +1,16 @@
 //! The connections between this sidecar and the others: who they are, what they ask, how bytes come and go.
 //!
-//! One TLS 1.3 connection a pair for control, two threads a connection, no runtime (QUIC has its own). The reader asks (`Peers::pull`), the
-//! owner serves (`Serve`); the bytes of a tensor go from the owner's block into the reader's on that connection or in
-//! another way (`transport`), with at most one encryption, one socket and one decryption between. This module knows the arena's blocks, the peer table and the frames of the
-//! peer protocol; it knows no ledger, no session and no name: what may be served, and for how long, is for `Serve`.
+//! A pair has a TLS 1.3 connection for control; each connection has two threads, and no runtime (QUIC has its own). The reader asks
+//! (`Peers::pull`), the owner serves (`Serve`). The bytes of a tensor go from the owner's block into the reader's on that
+//! connection or in another way (`transport`), with at most one encryption, one socket and one decryption between. This
+//! module knows the arena's blocks, the peer table and the frames of the peer protocol. It knows no ledger, no session and
+//! no name: `Serve` decides what may be served, and for how long.
 //!
 //! ```text
 //!   Peers ──── Peer (one a name: calls, incarnation, when to dial) ──── Link (one a connection)
 //!     │                                                                  ├─ reader thread: record ─> parse ─> receive
 //!     ├─ scheduler thread: deadlines, dials, pings                         ├─ writer thread: outbox <─ submit (any thread)
-//!     ├─ listener thread ──> connect, greet (TLS, who is it, Hello) ──^  └─ Ways: stream; lanes and quic, a thread a lane
+//!     ├─ listener thread ──> connect, hello (TLS, who is it, Hello) ──^  └─ Ways: stream; lanes and quic, a thread a lane
 //!     └─ QuicEndpoint: UDP, a runtime and its threads, for QUIC
 //! ```
 //!
@@ -39,6 +40,7 @@ mod lending;
 mod link;
 mod lost;
 mod outbox;
+mod own_addresses;
 mod parse;
 mod partial;
 mod paths;
@@ -57,6 +59,7 @@ mod refused_keys;
 mod relay;
 mod remote;
 mod resolve;
+mod row_lists;
 mod scheduler;
 mod seats;
 mod send_error;
@@ -77,7 +80,7 @@ pub use api::{
     PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, RelayRequest, RelaySource,
     Serve, Served, Sought, TellFound, TellProven,
 };
-pub use calls::{InquireDone, MapDone, PullDone, RedeemDone, SetDone, SmallDone, WatchDone};
+pub use calls::{InquireDone, MapDone, PullDone, Question, RedeemDone, SetDone, SmallDone, WatchDone};
 pub use channels::{
     AttachedHere, AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, OutgoingMessages,
     TellAttached,
@@ -95,6 +98,7 @@ pub(crate) use remote::CALLS_MAX;
 pub use resolve::Resolver;
 pub use small::{SmallAnswer, SmallBytes, SmallTensor};
 pub use source::Source;
+pub(crate) use standstill::FEW_BYTES;
 pub use transport::shm::NodeConfig;
 pub use transport::{LanesConfig, Way, quic_settings};
 

@@ -7,8 +7,8 @@
 //! tries that lock: nobody but the writer can be stopped by a slow peer, a reader thread least of all.
 //!
 //! Memory a connection: [`QUANTUM`] of plaintext as sealed records, [`BACKLOG_MAX`] of frames that wait (beyond it the
-//! connection is closed, and earlier where the budget of the process is spent; answers to small pulls are not even made above [`BACKLOG_LATE`]), [`SPARE_MAX`]
-//! buffers of a piece while channels are sent, and the socket's buffer.
+//! connection is closed, and earlier where the budget of the process is spent), as much of what answers are made of later (those to small
+//! pulls are not even made above [`BACKLOG_LATE`]; these count in the same budget), [`SPARE_MAX`] buffers of a piece while channels are sent, and the socket's buffer.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -31,7 +31,7 @@ use crate::output_budget::OutputShare;
 const QUANTUM: usize = 256 << 10;
 /// Bytes of waiting frames above which no further answers are made before these are sent.
 pub(super) const BACKLOG_LATE: usize = 4 << 20;
-/// Bytes of waiting frames above which the peer is held to be stuck, and the connection closed.
+/// Bytes of waiting frames, or of what waits to become some, above which the peer is held to be stuck, and the connection closed.
 const BACKLOG_MAX: usize = 64 << 20;
 /// Most buffers that are kept for frames of channels: one is filled while another one is sealed.
 const SPARE_MAX: usize = 2;
@@ -60,7 +60,9 @@ struct Inbox {
     /// Streams of pieces that are being sent, and buffers of theirs that are sealed.
     streams: usize,
     spare: Vec<Vec<u8>>,
-    late: VecDeque<Late>,
+    /// Answers to be made, each with the bytes that it keeps until then.
+    late: VecDeque<(usize, Late)>,
+    late_bytes: usize,
     bulk: VecDeque<OutgoingPull>,
     /// The call whose chunk the writer is sealing, and the frame that ends it if it was cancelled meanwhile.
     current: Option<(u64, Option<Vec<u8>>)>,
@@ -96,7 +98,7 @@ pub(super) struct Pieces(Arc<Outbox>);
 
 /// Next work of the writer.
 enum Work {
-    Late(Late),
+    Late(usize, Late),
     Send { frames: VecDeque<Vec<u8>>, bulk: Option<Box<OutgoingPull>>, rekey: bool },
     End { frames: VecDeque<Vec<u8>> },
     Stop,
@@ -160,7 +162,7 @@ impl Outbox {
         Pieces(Arc::clone(self))
     }
 
-    /// The same, of a frame that is not put together yet: it is where it waits.
+    /// Sends a frame that is not put together yet: it is where it waits.
     pub(super) fn submit_gathered(&self, frame: GatherFrame) -> Result<(), SendError> {
         match self.send_now(frame.len(), |pipe| pipe.seal_gathered(&frame))? {
             true => Ok(()),
@@ -260,10 +262,22 @@ impl Outbox {
         self.inbox.lock().late.len()
     }
 
-    /// Makes an answer on the writer thread, once what waits has been sent.
-    pub(super) fn submit_late(&self, late: Late) {
-        self.inbox.lock().late.push_back(late);
+    /// Makes an answer on the writer thread, once what waits has been sent. `bytes`: what it keeps until then, counted as a frame
+    /// that waits.
+    pub(super) fn submit_late(&self, bytes: usize, late: Late) -> Result<(), SendError> {
+        let mut inbox = self.inbox.lock();
+        if inbox.ending != Ending::No {
+            return Err(SendError::Closed);
+        }
+        if inbox.late_bytes + bytes > BACKLOG_MAX {
+            return Err(SendError::Backlog);
+        }
+        inbox.late_bytes += bytes;
+        inbox.late.push_back((bytes, late));
+        drop(inbox);
         self.wake.notify_one();
+        self.account.add(bytes);
+        Ok(())
     }
 
     /// Sends no more chunks of a pull; `end` is sent in their place unless the last one was sent already.
@@ -327,9 +341,10 @@ impl Outbox {
             }
             let mut pipe = self.pipe.lock();
             match self.next_work() {
-                Work::Late(late) => {
+                Work::Late(bytes, late) => {
                     drop(pipe);
                     let answer = late();
+                    self.account.take(bytes);
                     self.submit_gathered(answer)?;
                 }
                 Work::Send { frames, bulk, rekey } => {
@@ -400,9 +415,10 @@ impl Outbox {
             return Work::End { frames };
         }
         if frames.is_empty()
-            && let Some(late) = inbox.late.pop_front()
+            && let Some((bytes, late)) = inbox.late.pop_front()
         {
-            return Work::Late(late);
+            inbox.late_bytes -= bytes;
+            return Work::Late(bytes, late);
         }
         let bulk = inbox.bulk.pop_front();
         inbox.current = bulk.as_ref().map(|bulk| (bulk.call, None));
@@ -449,7 +465,9 @@ impl Pieces {
         }
         let mut frame = outbox.buffer();
         fill(&mut frame);
-        match outbox.send_now(frame.len(), |pipe| pipe.seal_frame(&frame))? {
+        // A whole piece is sealed and sent by the writer, while the next one is put together here.
+        let is_whole = frame.len() >= PIECE_FRAME.start;
+        match !is_whole && outbox.send_now(frame.len(), |pipe| pipe.seal_frame(&frame))? {
             true => outbox.keep([frame]),
             false => outbox.queue(frame)?,
         }

@@ -65,12 +65,12 @@ impl PartialTensor {
 
     /// All bytes are in a sealed block, proven or not.
     pub fn whole(&self, block: Block) {
-        self.become_(Bytes::Whole(block));
+        self.set(Bytes::Whole(block));
     }
 
     /// Told that the rest does not come, or is not what it should be.
     pub fn gone(&self) {
-        self.become_(Bytes::Gone);
+        self.set(Bytes::Gone);
     }
 
     /// The pass that its readers show, once the owner has said it.
@@ -86,7 +86,7 @@ impl PartialTensor {
 
     /// Several writers bring it.
     pub(super) fn begins(&self, transfer: &Arc<Transfer>) {
-        self.become_(Bytes::Coming(Arc::downgrade(transfer)));
+        self.set(Bytes::Coming(Arc::downgrade(transfer)));
     }
 
     /// Something has landed.
@@ -96,7 +96,7 @@ impl PartialTensor {
         self.news.notify_all();
     }
 
-    fn become_(&self, bytes: Bytes) {
+    fn set(&self, bytes: Bytes) {
         let before = {
             let mut state = self.state.lock();
             match state.bytes {

@@ -15,7 +15,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::api::{Keys, Known, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve};
-use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, SetDone, SmallCall, SmallDone};
+use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, Question, SetDone, SmallCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
@@ -232,7 +232,12 @@ impl Peers {
             done(Err(Failure::new(Reason::TooLarge, message)));
             return CallHandle { call: None };
         }
-        self.call(peer, expected, deadline, Kind::Small(SmallCall { asked, done: Some(done) }))
+        self.call(
+            peer,
+            expected,
+            deadline,
+            Kind::Small(SmallCall { asked, stood_still: false, done: Some(done) }),
+        )
     }
 
     /// Asks what a peer knows of tensors.
@@ -240,18 +245,17 @@ impl Peers {
         &self,
         peer: &PeerName,
         expected: Option<Incarnation>,
-        message: v1::Inquire,
+        question: impl Into<Question>,
         deadline: Instant,
         done: impl FnOnce(Result<v1::Inquired, Failure>) + Send + 'static,
     ) -> CallHandle {
-        let done: InquireDone = Box::new(done);
-        if message.targets.len() > ITEMS_MAX {
-            let message =
-                format!("{} targets in one request; {ITEMS_MAX} is the limit", message.targets.len());
+        let (question, done): (Question, InquireDone) = (question.into(), Box::new(done));
+        if question.targets() > ITEMS_MAX {
+            let message = format!("{} targets in one request; {ITEMS_MAX} is the limit", question.targets());
             done(Err(Failure::new(Reason::TooLarge, message)));
             return CallHandle { call: None };
         }
-        self.call(peer, expected, deadline, Kind::Inquire { message, done: Some(done) })
+        self.call(peer, expected, deadline, Kind::Inquire { question, done: Some(done) })
     }
 
     /// Asks a peer for something about a mutable set of its own.

@@ -497,7 +497,7 @@ fn answer_call(link: &Arc<Link>, call: u64, answer: v1::PeerPipeAnswer) {
         return;
     }
     let answering = Arc::downgrade(link);
-    link.outbox.submit_late(Box::new(move || {
+    link.submit_late(bytes, move || {
         let mut frame = GatherFrame::default();
         if let Some(link) = answering.upgrade() {
             link.pipes.inner.lock().late -= bytes;
@@ -509,7 +509,7 @@ fn answer_call(link: &Arc<Link>, call: u64, answer: v1::PeerPipeAnswer) {
             };
         }
         frame
-    }));
+    });
 }
 
 /// Answer to whoever has given up.

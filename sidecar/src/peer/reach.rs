@@ -44,7 +44,7 @@ enum Missed {
     Failed(String),
 }
 
-/// One dial.
+/// Dial of a peer.
 struct Reach<'a> {
     shared: &'a Arc<Shared>,
     peer: &'a Arc<Peer>,
@@ -126,7 +126,9 @@ impl<'a> Reach<'a> {
         let (shared, tell, until) = (Arc::clone(self.shared), self.tell.clone(), self.until);
         let address = name.clone();
         let begun = self.shared.spawn("tl-peer-dial", move || {
-            let found = shared.config.resolver.resolve(&name, until).map_err(Refused::Unresolved);
+            let resolve = || shared.config.resolver.resolve(&name, until);
+            let found = shared.caught("look up", resolve).unwrap_or_else(|| Err(broke_off()));
+            let found = found.map_err(Refused::Unresolved);
             // Nobody hears it where another address has won.
             let _ = tell.send(News::LookedUp(name, found));
         });
@@ -139,7 +141,7 @@ impl<'a> Reach<'a> {
     fn begin(&mut self, address: SocketAddr, here: bool) {
         let begun = Instant::now();
         let told = |tried| News::Tried { address, begun, tried };
-        let segment = self.peer.standstill.lock().segment(begun);
+        let segment = self.peer.standstill.lock().segment_of_control(begun);
         let (socket, guard) = match connect::open(self.shared, &address, segment) {
             Ok(opened) => opened,
             Err(error) => {
@@ -150,7 +152,10 @@ impl<'a> Reach<'a> {
         };
         self.under_way.push((address, guard.number()));
         let (shared, peer, until) = (Arc::clone(self.shared), Arc::clone(self.peer), self.until);
-        let attempt = move || attempt(&shared, &peer, (socket, guard), address, until).map(Box::new);
+        let attempt = move || {
+            let tried = shared.caught("attempt", || attempt(&shared, &peer, (socket, guard), address, until));
+            tried.unwrap_or_else(|| Err(Refused::Socket(broke_off()))).map(Box::new)
+        };
         if here {
             let _ = self.tell.send(told(attempt()));
             return;
@@ -234,7 +239,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// One attempt: TCP, TLS, whose key it is.
+/// Attempt at one address: TCP, TLS, whose key it is.
 fn attempt(
     shared: &Arc<Shared>,
     peer: &Peer,
@@ -247,6 +252,10 @@ fn attempt(
     let keys = shared.keys();
     let secured = handshake::client(&keys.client, &socket, until)?;
     PendingConnection::begin(shared, socket, &keys, secured, guard, Some(&peer.name))
+}
+
+fn broke_off() -> std::io::Error {
+    std::io::Error::other("a mistake of this sidecar: its thread has panicked")
 }
 
 fn no_thread() -> Refused {

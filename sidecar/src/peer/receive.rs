@@ -55,6 +55,13 @@ pub(super) struct Receiver<'a> {
     chunk: Option<InChunk>,
 }
 
+/// By a panic, too, the landing goes back to its call, which would never end without it.
+impl Drop for Receiver<'_> {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}
+
 fn malformed(header: Header) -> Ended {
     FrameError::Malformed(header.kind).into()
 }
@@ -286,7 +293,7 @@ impl<'a> Receiver<'a> {
         let message: v1::Inquired = decode(header, body)?;
         let mut state = self.link.peer.state.lock();
         match state.answered(header.call, PeerKind::Inquire, self.link.id).map(|call| &call.kind) {
-            Some(Kind::Inquire { message: asked, .. }) if asked.targets.len() == message.results.len() => {}
+            Some(Kind::Inquire { question, .. }) if question.targets() == message.results.len() => {}
             Some(_) => return Err(malformed(header)),
             None => return Err(out_of_place(PeerKind::Inquire)),
         }
@@ -370,10 +377,13 @@ impl Sink for Receiver<'_> {
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        let Some(mut chunk) = self.chunk.take() else { return Err(out_of_place(PeerKind::Chunk)) };
-        if let Target::Away = chunk.target {
-            chunk.target = self.take_landing(chunk.call);
+        let away = self.chunk.as_ref().filter(|chunk| matches!(chunk.target, Target::Away));
+        let taken = away.map(|chunk| self.take_landing(chunk.call));
+        let Some(chunk) = &mut self.chunk else { return Err(out_of_place(PeerKind::Chunk)) };
+        if let Some(taken) = taken {
+            chunk.target = taken;
         }
+        self.shared.config.threads.point("chunk");
         let end = chunk.at + bytes.len() as u64;
         if let Target::Landing(landing) = &mut chunk.target {
             let room = landing.chunk_mut(chunk.at..end);
@@ -381,7 +391,6 @@ impl Sink for Receiver<'_> {
                 .copy_from_slice(bytes);
         }
         chunk.at = end;
-        self.chunk = Some(chunk);
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl RecordWriter {
         self.sealer.seal_all(frame, &mut self.records)
     }
 
-    /// The same, of one that is put together here.
+    /// Seals a frame that is put together here.
     pub(super) fn seal_gathered(&mut self, frame: &GatherFrame) -> Result<(), rustls::Error> {
         let Self { sealer, records, .. } = self;
         let (mut record, mut room) = (Vec::new(), RECORD_PLAIN_MAX);

@@ -31,7 +31,7 @@ use super::transport::lanes::{Forged, Transfer, Wanted};
 /// The first version of the protocol with holders.
 pub(super) const HOLDERS_SINCE: u32 = 3;
 /// Time that a holder may take to be connected and to answer: a pull is not held up for longer by one that is away.
-const OPENING: Duration = Duration::from_secs(2);
+const OPENING: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });
 /// Time for which a holder may say that it has nothing yet.
 const STARVED: Duration = Duration::from_secs(6);
 /// Time for which a holder that had nothing is not asked again while there are other pieces to be asked for: as long as
@@ -266,7 +266,7 @@ pub(super) fn life(key: &PeerKey) -> v1::Life {
     v1::Life { peer, incarnation, ..v1::Life::default() }
 }
 
-/// The same of several.
+/// Several keys as the wire has them.
 pub(super) fn lives(keys: &[PeerKey]) -> Vec<v1::Life> {
     keys.iter().map(life).collect()
 }

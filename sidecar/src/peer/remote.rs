@@ -50,6 +50,8 @@ mod lives;
 mod mapped;
 mod opened;
 
+/// Words for people on a peer that nobody can dial yet.
+pub(super) const NO_IP: &str = "its TensorPeer has no IP of its pod yet";
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(crate) const CALLS_MAX: usize = 1024;
 /// Number of calls that may be on a connection for a further one to be asked for at the node's socket: their answers,
@@ -209,6 +211,8 @@ pub(super) struct State<L = Link> {
     /// `Serve` was told that it is lost, and when that was.
     pub(super) lost: Option<Instant>,
     pub(super) last_error: String,
+    /// True while nobody can dial it, because no IP of its pod is known.
+    pub(super) awaits_ip: bool,
     /// Lack of a seat lately, and at which end.
     pub(super) no_seat: Option<(LackingSide, NoSeat)>,
     pub(super) dial: Dial,
@@ -254,6 +258,7 @@ impl<L> Default for State<L> {
             lost: None,
             told: Arc::default(),
             last_error: String::new(),
+            awaits_ip: false,
             no_seat: None,
             dial: Dial::default(),
             waiters: 0,
@@ -405,7 +410,11 @@ impl<L: Carrier> State<L> {
         if let Some(lack) = self.no_seat {
             return seats::failure(peer, lack, limit);
         }
-        let error = if self.last_error.is_empty() { "not connected yet" } else { &self.last_error };
+        let error = match self.last_error.as_str() {
+            _ if self.awaits_ip => NO_IP,
+            "" => "not connected yet",
+            error => error,
+        };
         let message = format!("{peer} was not reached within {}: {error}", clock::told(limit));
         Failure::new(Reason::PeerUnreachable, message)
     }
@@ -451,7 +460,7 @@ impl<L: Carrier> State<L> {
                 self.calls.remove(&number);
                 continue;
             }
-            if let Some(failure) = unsupported(&call.kind, &*link) {
+            if let Some(failure) = stood_still(&call.kind).or_else(|| unsupported(&call.kind, &*link)) {
                 effects.finish.extend(call.fail(failure));
                 effects.over.push((call.deadline, number));
                 self.calls.remove(&number);
@@ -554,7 +563,7 @@ impl<L: Carrier> State<L> {
         self.end_lease((call.number, id), call.expected, false, effects);
     }
 
-    /// The same for a pull that is over here, and whether its tensor may be had here by others.
+    /// Ends the lease of a pull that is over here; tells whether its tensor may be had here by others.
     pub(super) fn end_lease(
         &mut self,
         (number, id): (u64, u64),
@@ -734,7 +743,7 @@ impl<L: Carrier> State<L> {
         for number in stuck {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             let waits = match call.sent_before {
-                true => !forgotten || call.goes_on_alone(),
+                true => !forgotten || call.continues_without_owner(),
                 false => call.attempt >= attempt,
             };
             if waits {
@@ -761,7 +770,8 @@ impl<L: Carrier> State<L> {
             error => error.to_owned(),
         };
         for number in self.waiting.clone() {
-            if self.calls.get(&number).is_some_and(|call| call.sent_before && !call.goes_on_alone()) {
+            if self.calls.get(&number).is_some_and(|call| call.sent_before && !call.continues_without_owner())
+            {
                 let failure = Failure::new(Reason::PeerUnreachable, error.clone());
                 effects = effects.and(self.withdraw(number, failure));
             }
@@ -789,6 +799,13 @@ impl<L: Carrier> State<L> {
         }
         effects
     }
+}
+
+/// Why that is not asked again as it was: who still has time asks for each tensor by itself.
+fn stood_still(kind: &Kind) -> Option<Failure> {
+    let stood = matches!(kind, Kind::Small(small) if small.stood_still);
+    let message = "the connection to the owner stood still while the tensor was due on it";
+    stood.then(|| Failure::new(Reason::DeadlineExceeded, message))
 }
 
 /// Why a peer of an earlier release cannot be asked that.

@@ -2,9 +2,10 @@
 //!
 //! The system's resolver has no deadline that it could be given, and cannot be interrupted. So whoever wants an address
 //! waits for the answer and not for the thread: until a deadline, or until the end. A name that is being looked up is not
-//! looked up a second time meanwhile, and so one that is never answered takes one thread.
+//! looked up a second time meanwhile, and so one that is never answered takes one thread. Names that were not answered in time have
+//! places of their own, so that they keep no others out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, OnceLock};
@@ -15,8 +16,13 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
 
-/// Names that are looked up at a time. Each costs a thread; one more waits for a place, until its own deadline.
+/// Names that are looked up at a time, of those that were not answered in time before, and of all others. Each costs a thread; one more
+/// waits for a place, until its own deadline.
 const LOOKUPS_MAX: usize = 32;
+/// Names that are looked up in all: others become such that are not answered in time while their threads go on.
+const THREADS_MAX: usize = 4 * LOOKUPS_MAX;
+/// Names that were not answered in time that are remembered. Each costs its text, some hundred bytes; one more is as any other.
+const SILENT_MAX: usize = 4096;
 
 /// Source of the addresses of hosts. Clones are the same one.
 #[derive(Clone)]
@@ -33,6 +39,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     running: HashMap<String, Arc<Answer>>,
+    /// Names that were not answered in time, and have not been since.
+    silent: HashSet<String>,
     stopped: bool,
 }
 
@@ -95,6 +103,11 @@ impl Resolver {
                 }
             }
             if self.0.changed.wait_until(&mut state, until).timed_out() {
+                if answer.is_some_and(|answer| answer.get().is_none()) && state.silent.len() < SILENT_MAX {
+                    state.silent.insert(address.to_owned());
+                    // Its place is another one now.
+                    self.0.changed.notify_all();
+                }
                 let why = format!("the name of {address} was not resolved in time");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
@@ -112,7 +125,7 @@ impl Resolver {
         if let Some(running) = state.running.get(address) {
             return Ok(Some(Arc::clone(running)));
         }
-        if state.running.len() >= LOOKUPS_MAX {
+        if !state.has_place(address) {
             return Ok(None);
         }
         let answer = Arc::new(Answer::new());
@@ -124,6 +137,17 @@ impl Resolver {
             self.0.threads.start("tl-resolve", PanicScope::Call, move || running.look()).map(drop)
         })?;
         Ok(Some(answer))
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Returns whether a further name can be looked up now.
+    fn has_place(&self, address: &str) -> bool {
+        let is_silent = self.silent.contains(address);
+        let same = self.running.keys().filter(|name| self.silent.contains(*name) == is_silent);
+        self.running.len() < THREADS_MAX && same.count() < LOOKUPS_MAX
     }
 }
 
@@ -139,8 +163,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.answer.get_or_init(|| Err((io::ErrorKind::Other, "the lookup broke off".to_owned())));
-        self.resolver.0.state.lock().running.remove(&self.address);
+        let answer =
+            self.answer.get_or_init(|| Err((io::ErrorKind::Other, "the lookup broke off".to_owned())));
+        {
+            let mut state = self.resolver.0.state.lock();
+            state.running.remove(&self.address);
+            if answer.is_ok() {
+                state.silent.remove(&self.address);
+            }
+        }
         self.resolver.0.changed.notify_all();
     }
 }
@@ -153,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(60);
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn soon() -> Instant {
@@ -208,15 +239,46 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_names_are_looked_up_at_a_time_and_the_next_one_gets_a_place_that_is_free() {
+    fn names_that_are_not_answered_keep_no_other_name_out() {
         let (resolver, asked) = told();
-        let names: Vec<_> = (0..=LOOKUPS_MAX).map(|at| format!("name-{at}:1")).collect();
+        let names: Vec<_> = (0..LOOKUPS_MAX).map(|at| format!("silent-{at}:1")).collect();
         names.iter().for_each(|name| drop(resolver.resolve(name, soon()).unwrap_err()));
         let running: Vec<_> = (0..LOOKUPS_MAX).map(|_| asked.recv_timeout(PATIENCE).unwrap()).collect();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| resolver.resolve("other:1", Instant::now() + HOUR));
+            let (name, answer) = asked.recv_timeout(PATIENCE).expect("it has a place");
+            assert_eq!(name, "other:1");
+            drop(answer);
+            assert!(waits.join().unwrap().is_ok());
+        });
+        drop(running);
+    }
+
+    #[test]
+    fn names_that_were_not_answered_in_time_have_their_places_and_others_have_theirs() {
+        let mut state = State::default();
+        state.silent.extend((0..=LOOKUPS_MAX).map(|at| format!("silent-{at}")));
+        let run = |state: &mut State, name: String| drop(state.running.insert(name, Arc::default()));
+        (1..=LOOKUPS_MAX).for_each(|at| run(&mut state, format!("silent-{at}")));
+        assert!(!state.has_place("silent-0") && state.has_place("other-0"));
+        (1..=LOOKUPS_MAX).for_each(|at| run(&mut state, format!("other-{at}")));
+        assert!(!state.has_place("other-0"));
+        state.running.remove("silent-7");
+        assert!(state.has_place("silent-0") && !state.has_place("other-0"));
+        state.silent.insert("other-7".to_owned());
+        assert!(!state.has_place("silent-0") && state.has_place("other-0"), "one was not answered in time");
+    }
+
+    #[test]
+    fn only_so_many_names_are_looked_up_at_a_time_and_the_next_one_gets_a_place_that_is_free() {
+        let (resolver, asked) = told();
+        let names: Vec<_> = (0..=THREADS_MAX).map(|at| format!("name-{at}:1")).collect();
+        names.iter().for_each(|name| drop(resolver.resolve(name, soon()).unwrap_err()));
+        let running: Vec<_> = (0..THREADS_MAX).map(|_| asked.recv_timeout(PATIENCE).unwrap()).collect();
         assert!(asked.try_recv().is_err(), "one has no place");
         drop(running);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| resolver.resolve(&names[LOOKUPS_MAX], Instant::now() + HOUR));
+            let waits = scope.spawn(|| resolver.resolve(&names[THREADS_MAX], Instant::now() + HOUR));
             drop(asked.recv_timeout(PATIENCE).expect("it has a place"));
             assert!(waits.join().unwrap().is_ok());
         });

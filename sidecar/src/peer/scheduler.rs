@@ -10,6 +10,7 @@ use tensorlane_proto::{Failure, Reason};
 
 use super::dial::Due;
 use super::link::Ended;
+use super::own_addresses;
 use super::reach;
 use super::remote::{Peer, State};
 use super::seats::{FAREWELL, LackingSide};
@@ -215,6 +216,7 @@ fn round(shared: &Arc<Shared>) -> Round {
             shared.peer(&entry.name).set_eager();
         }
     }
+    own_addresses::tend(shared, listed.map(|entry| &entry.addresses[..]), now);
     let is_mesh = shared.is_mesh();
     let is_mesh_again = shared.scheduler.was_crowd.swap(!is_mesh, Ordering::Relaxed) && is_mesh;
     let by_name: HashMap<_, _> = known.iter().map(|entry| (&entry.name, entry)).collect();
@@ -257,12 +259,16 @@ fn round(shared: &Arc<Shared>) -> Round {
         let (progress, grace) = (shared.config.progress, shared.config.grace);
         let elsewhere = state.turn_to_spares(progress.min(grace), now);
         let over = elsewhere.and(state.give_up_lost(grace, now));
+        let awaits_ip = listed.is_some_and(|entry| entry.awaits_ip);
+        state.awaits_ip = awaits_ip;
         let needed =
             state.needs_link() || !is_mesh && state.must_return(peer.is_held(), shared.config.grace, now);
         let eager = is_mesh && listed.is_some() && peer.is_eager();
         let (due, last) = (state.dial.due(eager, needed, now, shared.config.backoff.first), state.dial.last);
         drop(state);
         match due {
+            // Whoever waits for it goes on waiting: it is looked at again with each round.
+            _ if awaits_ip => {}
             Due::Now => waiting.push(Waiting { peer, needed, last }),
             Due::At(at) if needed => next = next.min(at),
             Due::At(at) => next = next.min(at.max(now + GATHER)),

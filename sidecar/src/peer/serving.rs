@@ -35,6 +35,7 @@ use super::received::ReceivedRanges;
 use super::record_writer::OutgoingPull;
 use super::relay::{self, HOLDERS_SINCE};
 use super::remote::{CALLS_MAX, InboundPull, Inquiry};
+use super::row_lists;
 use super::send_error::SendError;
 use super::sets;
 use super::shared::{Shared, count_out};
@@ -314,6 +315,8 @@ fn open(
 ) -> Result<Opened, Failure> {
     let lost = lost_of(&asked.lost);
     let v1::Pull { id, selection, from, bytes, stored, ahead, .. } = asked;
+    let list = row_lists::bytes_of(selection.as_ref());
+    let list = list.map(|bytes| shared.row_lists.book(&link.peer.name, bytes, resumed)).transpose()?;
     let selection = wire::selection(selection)?;
     let ahead = ReceivedRanges::told(&ahead, from, bytes).filter(|_| from <= bytes).ok_or_else(|| {
         let message =
@@ -332,6 +335,10 @@ fn open(
     }
     served.source.skip(from);
     let (head, source) = headed(served);
+    let source = match list {
+        Some(part) => source.booked(part),
+        None => source,
+    };
     let bulk = OutgoingPull { call: 0, source, at: from, end: bytes, ahead, relayed: false, gpu: None };
     Ok(Opened { id, leased: Some(leased), head, bulk })
 }
@@ -630,9 +637,10 @@ fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullM
         return Err(Ended::Backlog);
     }
     let (shared, answering) = (Arc::clone(shared), Arc::downgrade(link));
-    link.outbox.submit_late(Box::new(move || {
+    let bytes = size_of_val(&*asked.ids) + size_of_val(&*asked.stored);
+    link.submit_late(bytes, move || {
         answering.upgrade().map(|link| small_answer(&shared, &link, call, &asked)).unwrap_or_default()
-    }));
+    });
     Ok(())
 }
 
@@ -649,7 +657,7 @@ pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Resu
     enter(link, header, kind, false)
 }
 
-/// The same. `yields`: the peer can do without the answer.
+/// Enters a call that is answered later. `yields`: the peer can do without the answer.
 fn enter(link: &Link, header: Header, kind: PeerKind, yields: bool) -> Result<Cancel, Ended> {
     let gone = Cancel::default();
     let mut state = link.peer.state.lock();

@@ -20,10 +20,12 @@ use super::counters::Counters;
 use super::dial::{self, Candidate};
 use super::gpus::{self, ReachableGpu};
 use super::link::{Ended, Link};
+use super::own_addresses::OwnAddresses;
 use super::peers::CallHandle;
 use super::refused_keys::RefusedKeys;
 use super::relay;
 use super::remote::{Effects, Patience, Peer};
+use super::row_lists::RowLists;
 use super::scheduler::Scheduler;
 use super::seats::{LackingSide, NoSeat, Seating, Sitter, Taken, seating};
 use super::serving;
@@ -66,10 +68,14 @@ pub(super) struct Shared {
     unknown: Mutex<Strangers>,
     /// Keys that were refused because nobody lists them.
     pub(super) refused_keys: RefusedKeys,
+    /// Looks at where the addresses of this peer lead.
+    pub(super) own_addresses: OwnAddresses,
     /// Peers that are about to be connected. Locked before what is known of any peer.
     coming: Mutex<Vec<PeerName>>,
     /// For the lanes of all peers together.
     pub(super) lane_room: Room,
+    /// Lists of rows of all peers' pulls from here.
+    pub(super) row_lists: Arc<RowLists>,
     /// Endpoint of QUIC, if there is one.
     endpoint: OnceLock<Arc<QuicEndpoint>>,
     /// The sidecar at its node, if memory is shared there.
@@ -175,8 +181,10 @@ impl Shared {
             unready: Mutex::default(),
             unknown: Mutex::new(Strangers::new(strangers)),
             refused_keys: RefusedKeys::default(),
+            own_addresses: OwnAddresses::default(),
             coming: Mutex::default(),
             lane_room: Room::new(lanes),
+            row_lists: Arc::default(),
             endpoint: OnceLock::new(),
             node,
             gpus: Mutex::default(),
@@ -384,7 +392,7 @@ impl Shared {
         self.spawn_for(PanicScope::Connection, name, work)
     }
 
-    /// The same for a thread on which so much depends.
+    /// Starts a thread of one connection on which so much depends.
     pub(super) fn spawn_for(
         &self,
         scope: PanicScope,
@@ -399,7 +407,7 @@ impl Shared {
         match self.config.threads.start(name, scope, work) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
-                tracing::warn!(%error, "no thread for a connection");
+                tracing::warn!(%error, thread = name, "a thread could not be started");
                 return false;
             }
         }
@@ -424,7 +432,11 @@ impl Shared {
         }
         self.scheduler.stop();
         self.config.resolver.stop();
-        self.paused.1.notify_all();
+        {
+            // Under the lock: whoever has looked at `stopping` and does not wait yet would not hear of it.
+            let _all_wait = self.paused.0.lock();
+            self.paused.1.notify_all();
+        }
         if let Some(node) = &self.node {
             node.stop();
         }
@@ -482,7 +494,7 @@ impl Shared {
         Some(guard)
     }
 
-    /// The same for one that is not a socket of its own, and is cut by whoever owns that.
+    /// Room for a connection that is not a socket of its own, and is cut by whoever owns that.
     pub(super) fn admit_stranger(self: &Arc<Self>, from: IpAddr) -> Option<Registered> {
         if self.is_stopping() {
             return None;
@@ -611,18 +623,10 @@ impl Shared {
         if dial::replaces(new, kept, young, ours, theirs) { Ok(()) } else { Err(Refused::Double) }
     }
 
-    /// Gives a new connection its place. Tells `Serve` before anything is read from it. `handover` is that of its peer.
-    ///
-    /// # Errors
-    /// It has none.
-    pub(super) fn adopt(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        handover: MutexGuard<'_, ()>,
-    ) -> Result<(), Refused> {
+    /// Gives a new connection its place, which it [may have](Self::may_replace). Tells `Serve` before anything is read from it.
+    /// `handover` is that of its peer, held since that was decided.
+    pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>, handover: MutexGuard<'_, ()>) {
         let peer = &link.peer;
-        let new = Candidate { dialed: link.dialed, incarnation: link.incarnation };
-        self.may_replace(peer, (new, link.begun), &link.ours, &link.fingerprint)?;
         let (replaced, old_life, away) = {
             let state = peer.state.lock();
             let old_life = state.incarnation.filter(|old| *old != link.incarnation);
@@ -636,13 +640,14 @@ impl Shared {
             self.serve.peer_back(&link.key());
         }
         peer.shunned.lock().is_back(link.incarnation);
+        // Whoever sees it finds it counted.
+        self.counters.opened.add(if link.dialed { "us" } else { "them" });
         let effects = peer.state.lock().adopt(link);
         if let Some(incarnation) = old_life {
             // From now on nothing is entered that its connection still brings.
             self.serve.peer_over(&PeerKey { name: peer.name.clone(), incarnation });
         }
         drop(handover);
-        self.counters.opened.add(if link.dialed { "us" } else { "them" });
         tracing::info!(peer = %peer.name, incarnation = %link.incarnation, dialed = link.dialed, "peer connected");
         if let Some(old) = replaced {
             old.end_replaced(!self.is_mesh());
@@ -653,7 +658,6 @@ impl Shared {
         if self.is_stopping() {
             link.end_in_order(Ended::Stopped);
         }
-        Ok(())
     }
 
     /// Tells a peer that was just connected which GPUs are reached here, before anything is asked.

@@ -11,6 +11,7 @@ use tensorlane_proto::selection::Runs;
 use tensorlane_proto::{Failure, Reason};
 
 use super::partial::{PartialTensor, Ready, RelayToken};
+use super::row_lists::RowListPart;
 use super::send_error::SourceError;
 use crate::hashes::{self, Hash};
 use crate::sums::Sums;
@@ -41,6 +42,8 @@ struct Sealed {
     skip: u64,
     /// Checksums of the bytes, where these are all of a tensor.
     sums: Option<Arc<Sums>>,
+    /// Room of the list of rows that `runs` keeps, where that is bounded.
+    _list: Option<Arc<RowListPart>>,
 }
 
 /// Bytes that lie together in a segment, for the kernel to take them from its file. They are as they are for as long as the
@@ -50,7 +53,7 @@ pub(super) struct ContiguousSpan<'a> {
     pub(super) segment: Arc<SegmentHandle>,
     /// Offset at which they begin in it.
     pub(super) offset: u64,
-    /// The same bytes, mapped.
+    /// Bytes of it, mapped.
     pub(super) bytes: &'a [u8],
 }
 
@@ -65,16 +68,24 @@ impl Source {
     /// Where the block is not sealed.
     pub fn new(block: Block, runs: Runs) -> Result<Self, BlockError> {
         block.chunk(0..0)?;
-        Ok(Self(Inner::Sealed(Sealed { block, runs, run: 0..0, skip: 0, sums: None })))
+        Ok(Self(Inner::Sealed(Sealed { block, runs, run: 0..0, skip: 0, sums: None, _list: None })))
     }
 
-    /// The same with what is known of the checksums of the bytes.
+    /// Source with what is known of the checksums of the bytes.
     #[must_use]
     pub fn summed(mut self, sums: Arc<Sums>) -> Self {
         if let Inner::Sealed(sealed) = &mut self.0 {
             sealed.sums = Some(sums);
         }
         self
+    }
+
+    /// Keeps the room that its list of rows has, which is given back with the last copy of this.
+    pub(super) fn booked(self, part: RowListPart) -> Self {
+        Self(match self.0 {
+            Inner::Sealed(sealed) => Inner::Sealed(Sealed { _list: Some(Arc::new(part)), ..sealed }),
+            growing @ Inner::Growing { .. } => growing,
+        })
     }
 
     /// Known part of the checksums of the bytes, counted from the first.

@@ -13,6 +13,8 @@ const TOLD_FOR: Duration = Duration::from_secs(600);
 /// Time for which new connections take small segments. Then lanes of full size find out whether the path is mended: where it is
 /// not, that costs one pull two seconds.
 const SMALL_FOR: Duration = Duration::from_secs(3600);
+/// Bytes that come in one packet of any path, beside what is around them. Where large amounts have stood still, more come on lanes.
+pub(crate) const FEW_BYTES: u64 = 1 << 10;
 /// Payload of a segment that passes every path that IPv6 passes: 1280 bytes less the longest usual headers.
 const SEGMENT_BYTES: u32 = 1200;
 
@@ -28,6 +30,10 @@ pub(super) struct Standstill {
     stood: Option<Told>,
     /// The control connection was cut while bytes of a tensor were due on it.
     cut_beside: Option<Instant>,
+    /// The control connection was cut, whatever was due on it.
+    cut: Option<Instant>,
+    /// The control connection was cut once more soon after.
+    cut_again: Option<Instant>,
     /// Reason for which QUIC did not come up last.
     quic: Option<Told>,
 }
@@ -69,7 +75,16 @@ impl Standstill {
         let still = clock::told(still);
         self.stood =
             Some((format!("nothing moved for {still} on the control connection, which was cut{came}"), now));
-        self.cut_beside = due.map(|_| now);
+        self.cut_beside = due.map(|_| now).or(self.cut_beside);
+        self.cut_again = self.cut.filter(|at| is_recent(*at, now)).map(|_| now).or(self.cut_again);
+        self.cut = Some(now);
+    }
+
+    /// Lanes brought a tensor. Those of full size show that the way is well.
+    pub(super) fn lanes_came(&mut self, now: Instant) {
+        if self.segment(now).is_none() {
+            self.cut_beside = None;
+        }
     }
 
     /// Notes the reason for which QUIC did not come up.
@@ -87,8 +102,15 @@ impl Standstill {
         fresh(self.suspected.as_ref(), SMALL_FOR, now).map(|_| SEGMENT_BYTES)
     }
 
-    /// The same of a lane. Beside others that are up it is as they are: those of full size would be found mute only where no other
-    /// brings anything. Once it is tried, what was suspected is over.
+    /// Bytes of the segments of a control connection. Where two were cut one soon after the other it costs little to try: messages of channels, names
+    /// and descriptors come on it alone, and they accuse no path.
+    pub(super) fn segment_of_control(&self, now: Instant) -> Option<u32> {
+        let is_cut = self.cut_again.is_some_and(|at| is_recent(at, now));
+        self.segment(now).or(is_cut.then_some(SEGMENT_BYTES))
+    }
+
+    /// Bytes of the segments of a lane. Beside others that are up it is as they are: those of full size would be found
+    /// mute only where no other brings anything. Once it is tried, what was suspected is over.
     pub(super) fn segment_of_lane(&mut self, now: Instant, is_beside: bool) -> Option<u32> {
         let segment =
             self.segment(now).or(self.suspected.as_ref().filter(|_| is_beside).map(|_| SEGMENT_BYTES));
@@ -100,8 +122,7 @@ impl Standstill {
 
     /// Returns whether also pulls of medium size are to stay off the control connection.
     pub(super) fn is_wary(&self, now: Instant) -> bool {
-        let is_fresh = |at: Instant| now.saturating_duration_since(at) < TOLD_FOR;
-        self.segment(now).is_some() || self.cut_beside.is_some_and(is_fresh)
+        self.segment(now).is_some() || self.cut_beside.is_some_and(|at| is_recent(at, now))
     }
 
     /// Text for people, empty where there is nothing to tell.
@@ -110,10 +131,14 @@ impl Standstill {
         join(all.into_iter().filter_map(|(told, most)| fresh(told.as_ref(), most, now)))
     }
 
-    /// The same of what stood still since then.
+    /// Text for people about what stood still since then.
     pub(super) fn told_since(&self, begun: Instant) -> String {
         join([&self.suspected, &self.stood].into_iter().flatten().filter(|(_, at)| *at >= begun))
     }
+}
+
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < TOLD_FOR
 }
 
 fn fresh(told: Option<&Told>, most: Duration, now: Instant) -> Option<&Told> {
@@ -189,6 +214,35 @@ mod tests {
         path.lanes_were_mute(true, STILL, (0, 9), now);
         assert_eq!((path.told(now).contains("the lanes on QUIC"), path.segment(now)), (true, None));
         assert_eq!((path.told(now + TOLD_FOR), path.is_wary(now + TOLD_FOR)), (String::new(), false));
+    }
+
+    #[test]
+    fn a_cut_beside_a_tensor_is_forgotten_once_lanes_of_full_size_brought_one_and_not_by_another_cut() {
+        let now = Instant::now();
+        let mut path = Standstill::default();
+        path.control_was_cut(STILL, Some((0, 2)), now);
+        path.control_was_cut(STILL, None, now);
+        assert!(path.is_wary(now), "an idle connection that was cut says nothing of the way");
+        path.lanes_came(now);
+        assert!(!path.is_wary(now));
+        path.lanes_were_mute(false, STILL, (0, 2), now);
+        path.lanes_came(now);
+        assert!(path.is_wary(now), "those of small segments pass in any case");
+    }
+
+    #[test]
+    fn a_control_connection_has_small_segments_for_a_while_once_two_were_cut_and_no_path_is_accused() {
+        let now = Instant::now();
+        let mut path = Standstill::default();
+        path.control_was_cut(STILL, None, now);
+        assert_eq!(path.segment_of_control(now), None);
+        path.control_was_cut(STILL, None, now + TOLD_FOR);
+        assert_eq!(path.segment_of_control(now + TOLD_FOR), None, "the first one was long ago");
+        let second = now + TOLD_FOR + STILL;
+        path.control_was_cut(STILL, None, second);
+        assert_eq!((path.segment_of_control(second), path.segment(second)), (Some(SEGMENT_BYTES), None));
+        assert!(!path.is_wary(second) && !path.told(second).contains("MTU"));
+        assert_eq!(path.segment_of_control(second + TOLD_FOR), None);
     }
 
     #[test]

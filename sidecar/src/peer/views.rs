@@ -10,7 +10,7 @@ use tensorlane_proto::{Fingerprint, Incarnation, PeerName};
 use super::api::{PeerState, PeerView};
 use super::gpus::ReachableGpu;
 use super::peers::Peers;
-use super::remote::Peer;
+use super::remote::{NO_IP, Peer};
 use super::shared::Shared;
 use super::transport::shm::{Apart, Shm};
 
@@ -56,10 +56,12 @@ impl Peers {
         let mut names: Vec<PeerName>;
         if is_mesh {
             let mut resting = shared.peers();
-            resting.retain(|peer| rests(peer) && shared.known.peer(&peer.name).is_some());
+            let can_come = |peer: &Peer| shared.known.peer(&peer.name).is_some_and(|known| !known.awaits_ip);
+            resting.retain(|peer| rests(peer) && can_come(peer));
             names = resting.iter().map(|peer| peer.name.clone()).collect();
         } else {
-            names = shared.known.all().into_iter().map(|entry| entry.name).collect();
+            let listed = shared.known.all().into_iter().filter(|entry| !entry.awaits_ip);
+            names = listed.map(|entry| entry.name).collect();
             names.retain(|name| *name != shared.me.peer && rests(&shared.peer(name)));
         }
         names.sort_unstable();
@@ -109,11 +111,20 @@ impl Peers {
             None => (TransportSet::EMPTY, None),
         };
         // What both have said in their Hellos.
-        let has_no_quic = state.link.as_ref().is_some_and(|link| link.ways.quic().is_none());
+        let without_quic = state.link.as_ref().filter(|link| link.ways.quic().is_none());
+        let no_datagrams = without_quic.is_some_and(|link| link.no_datagrams.is_some());
+        let has_no_quic = without_quic.is_some() && !no_datagrams;
         let untold = apart == Some(Apart::Untold);
         let absent = [(Transport::Quic, has_no_quic), (Transport::Shm, untold), (Transport::CudaIpc, untold)];
         let absent = absent.into_iter().filter(|(_, is_absent)| *is_absent).map(|(one, _)| one).collect();
-        Measured { same_node, cooling, unshared, absent, ..Measured::default() }
+        let unreached =
+            if no_datagrams { TransportSet::EMPTY.with(Transport::Quic) } else { TransportSet::EMPTY };
+        Measured { same_node, cooling, unshared, absent, unreached, ..Measured::default() }
+    }
+
+    /// Returns whether large amounts have stood still on the way to a peer, so that as little as can be comes on the control connection.
+    pub fn is_wary(&self, name: &PeerName) -> bool {
+        self.shared.known_peer(name).is_some_and(|peer| peer.standstill.lock().is_wary(Instant::now()))
     }
 
     /// Returns whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
@@ -138,11 +149,12 @@ impl Peers {
         listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
     }
 
-    /// Reasons that keep peers away and that a change of the table of peers mends; empty where none is known.
+    /// Reasons that keep peers away and that a change of the table of peers, or of the own address, mends; empty where none is known.
     pub fn own_error(&self) -> String {
-        let Shared { known, refused_keys, .. } = &*self.shared;
+        let Shared { known, refused_keys, own_addresses, .. } = &*self.shared;
         let is_listed = |key: &Fingerprint| !known.claimants(key).is_empty();
-        let told = [known.own_lack(), refused_keys.told(Instant::now(), is_listed)];
+        let refused = refused_keys.told(Instant::now(), is_listed);
+        let told = [known.own_lack(), known.outage(), refused, own_addresses.told()];
         told.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
@@ -160,6 +172,12 @@ impl Peers {
     pub fn lent_gpu_bytes(&self) -> u64 {
         let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
         links.filter_map(|link| link.ways.shm().map(Shm::lent_gpu_bytes)).sum()
+    }
+
+    /// Bytes of the lists of rows that open pulls of peers keep here, and the most that they may have.
+    #[must_use]
+    pub fn row_list_bytes(&self) -> (u64, u64) {
+        self.shared.row_lists.bytes()
     }
 
     /// Bytes that QUIC connections may fill, in and out, of all of them; and those of a datagram, where they are fewest. None
@@ -199,7 +217,7 @@ impl Peers {
                 PeerState::Connecting
             }
             None if has_left => PeerState::Left,
-            None if state.last_error.is_empty() => PeerState::Idle,
+            None if state.last_error.is_empty() && !state.awaits_ip => PeerState::Idle,
             None => PeerState::Unreachable,
         };
         let is_plain = super::transport::lanes::Lanes::is_plain;
@@ -212,13 +230,18 @@ impl Peers {
             node,
             bytes_in: peer.bytes_in.load(Ordering::Relaxed),
             bytes_out: peer.bytes_out.load(Ordering::Relaxed),
-            last_error: match state.link {
-                Some(_) => peer.standstill.lock().told(Instant::now()),
+            last_error: match &state.link {
+                Some(link) => {
+                    let told = [Some(peer.standstill.lock().told(Instant::now())), link.no_datagrams.clone()];
+                    let told = told.into_iter().flatten().filter(|told| !told.is_empty());
+                    told.collect::<Vec<_>>().join("; ")
+                }
                 None => match state.no_seat.filter(|_| state.needs_link()) {
                     Some((super::seats::LackingSide::Theirs, told)) => told.to_string(),
                     Some((super::seats::LackingSide::Ours, told)) => {
                         format!("all {0} seats for peers here are in use (peers.max is {0})", told.most)
                     }
+                    None if state.awaits_ip => NO_IP.to_owned(),
                     None => state.last_error.clone(),
                 },
             },

@@ -98,6 +98,7 @@ impl Call {
         Caller {
             holder: Some(Holder::Session(self.link.id())),
             link: Some(Arc::clone(&self.link)),
+            on_behalf: None,
             cancel: self.cancel.clone(),
         }
     }
@@ -407,11 +408,12 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.answered {
+            let failure = match std::thread::panicking() {
+                true => Failure::new(Reason::Internal, "this call broke off inside the sidecar"),
+                false => Failure::new(Reason::Cancelled, "the sidecar gave this call up; it is ending"),
+            };
             // Counted in any case; a link that is cut says nothing any more.
-            self.send_failure(&Failure::new(
-                Reason::Cancelled,
-                "the sidecar gave this call up; it is ending".to_owned(),
-            ));
+            self.send_failure(&failure);
         }
     }
 }

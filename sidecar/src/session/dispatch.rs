@@ -16,9 +16,16 @@ use tensorlane_proto::ledger::Holder;
 
 use super::call::{Call, Undecoded};
 use super::link::SessionLink;
+use super::read::gives_back;
 use super::{Pending, SessionSettings};
 use crate::exchange::Exchange;
 use crate::metrics::label::Verb;
+
+/// Calls of all sessions and over gRPC, in times of those that a session may have, from which on a session has few at a time: each call
+/// costs some hundred bytes, and up to 16 KiB of a request that counts nowhere.
+const CROWD: usize = 16;
+/// Calls of a session that are few.
+const FEW: usize = 16;
 
 /// Frame of a client, whole.
 pub(super) struct Frame {
@@ -60,11 +67,11 @@ pub(super) fn frame(
             release(exchange, link, &decode::<v1::ReleaseRequest>(header, body)?);
             Ok(())
         }
-        SessionKind::SegmentMapped => match link.mapped(decode(header, body)?) {
-            true => Ok(()),
-            // It came after the deadline: the sidecar has taken the segment back, and told the waiting call so.
-            false => Ok(()),
-        },
+        SessionKind::SegmentMapped => {
+            // Nobody waits for an answer after the deadline: the sidecar has taken the segment back, and told the call so.
+            let _is_awaited = link.mapped(decode(header, body)?);
+            Ok(())
+        }
         SessionKind::ChannelDetach => {
             exchange.channel_detach(link.id(), &decode(header, body)?);
             Ok(())
@@ -97,15 +104,11 @@ pub(super) fn frame(
         }
         verb => {
             let call = Call::begin(exchange, link, pending, verb, header.call, &body, &settings.requests);
-            let pending_max = settings.pending_max;
-            if pending.lock().len() > pending_max {
-                call.fail(&Failure::new(
-                    Reason::LimitExceeded,
-                    format!("{pending_max} calls of this session wait already (limits.pendingRequests); wait for some to end"),
-                ));
-                return Ok(());
-            }
-            if let Err(failure) = exchange.gate().admit(call.label()) {
+            let own = pending.lock().len();
+            // What gives back makes room, however many there are.
+            let all = if gives_back(header) { 0 } else { exchange.gate().under_way() };
+            let may = check_pending(own, all, settings.pending_max);
+            if let Err(failure) = may.and_then(|()| exchange.gate().admit(call.label())) {
                 call.fail(&failure);
                 return Ok(());
             }
@@ -125,6 +128,22 @@ pub(super) fn frame(
             }
         }
     }
+}
+
+/// Checks that one more call may begin, which is among the `own` ones of its session and the calls of `all`.
+fn check_pending(own: usize, all: usize, most: usize) -> Result<(), Failure> {
+    let of_all = most.saturating_mul(CROWD);
+    let message = if own > most {
+        format!("{most} calls of this session wait already (limits.pendingRequests); wait for some to end")
+    } else if all > of_all && own > FEW {
+        format!(
+            "{all} calls wait or run at this sidecar and {own} of them are this session's; beyond {of_all} ({CROWD} times \
+             limits.pendingRequests) a session has {FEW} at a time: wait for some to end"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(Reason::LimitExceeded, message))
 }
 
 /// Refuses the call of a frame whose body was not kept. A session whose frame is no call ends: it would believe that it was heard.
@@ -357,7 +376,7 @@ fn question(exchange: &Arc<Exchange>, mut call: Call, header: &Header, body: Byt
         }
         SessionKind::SetCreate => {
             let request: v1::SetCreateRequest = call.decode(header, body)?;
-            exchange.set_create(request, move |outcome| call.answer(outcome));
+            exchange.set_create(&call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::SetStat => {
             let request: v1::SetStatRequest = call.decode(header, body)?;
@@ -366,7 +385,7 @@ fn question(exchange: &Arc<Exchange>, mut call: Call, header: &Header, body: Byt
         }
         SessionKind::SetDrop => {
             let request: v1::SetDropRequest = call.decode(header, body)?;
-            exchange.set_drop(&request, move |outcome| call.answer(outcome));
+            exchange.set_drop(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::ChannelStat => {
             let request: v1::ChannelStatRequest = call.decode(header, body)?;
@@ -401,4 +420,23 @@ fn question(exchange: &Arc<Exchange>, mut call: Call, header: &Header, body: Byt
 
 fn decode<M: Message + Default>(header: &Header, body: Bytes) -> Result<M, FrameError> {
     M::decode(body).map_err(|_| FrameError::Malformed(header.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_all_sessions_have_as_many_calls_as_may_be_one_with_many_begins_no_more_and_one_with_few_does() {
+        let most = 1_024;
+        for (own, all) in [(most, most * CROWD), (FEW, usize::MAX), (1, most * CROWD + 1), (most, most)] {
+            assert_eq!(check_pending(own, all, most), Ok(()), "{own} of {all}");
+        }
+        let refused = |own, all| check_pending(own, all, most).unwrap_err();
+        let (alone, among_many) = (refused(most + 1, most + 1), refused(FEW + 1, most * CROWD + 1));
+        assert_eq!([alone.reason, among_many.reason], [Reason::LimitExceeded; 2]);
+        assert!(alone.message.contains("1024 calls of this session wait already"), "{alone}");
+        assert!(among_many.message.contains("16385 calls") && among_many.message.contains("beyond 16384"));
+        assert_eq!(check_pending(1, usize::MAX, usize::MAX), Ok(()), "the bound has no end");
+    }
 }

@@ -1,7 +1,7 @@
 //! The sending side of one session: replies and segments go out in order, and nobody ever blocks here.
 //!
 //! Replies come from the session's own thread, from workers and from the threads that read from peers. None of them may
-//! wait for a client that does not read: what the socket does not take at once is queued, and one worker drains the queue
+//! wait for a client that does not read: what the socket does not take at once is queued, and a thread `drain` drains the queue
 //! with a deadline. A client that takes nothing for [`STALL`] is cut, and so is one whose queue grows over
 //! [`BACKLOG_BYTES_MAX`], or is the longest when all of them together spend their budget; nobody else notices.
 //!
@@ -51,7 +51,7 @@ pub struct SessionLink {
     events: OwnedFd,
     out: Mutex<Out>,
     acks: Mutex<HashMap<u32, SyncSender<Result<(), String>>>>,
-    workers: Workers,
+    drains: Workers,
     metrics: Arc<Metrics>,
     /// The backlog, in the budget of the process.
     account: OutputShare,
@@ -65,8 +65,8 @@ pub struct Around<'a> {
     pub client: Arc<str>,
     /// The version of the protocol that both ends speak.
     pub version: u32,
-    /// For draining what a slow client leaves.
-    pub workers: Workers,
+    /// Threads for what slow clients leave.
+    pub drains: Workers,
     /// The budget that its backlog is a part of.
     pub unread: &'a OutputBudget,
     /// Metrics in which a client is counted that had to be cut.
@@ -94,6 +94,20 @@ struct Outgoing {
     descriptors: Vec<Arc<OwnedFd>>,
 }
 
+/// Backlog that a thread is to drain. Dropped before that is done, as by a panic, it cuts the link: nobody would drain it any more.
+struct Draining {
+    link: Arc<SessionLink>,
+    done: bool,
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        if !self.done {
+            self.link.cut();
+        }
+    }
+}
+
 enum Sent {
     All,
     Partly,
@@ -111,7 +125,7 @@ pub trait Segments: Send + Sync {
 impl SessionLink {
     /// A link over `socket`; `events` is the write end of the client's event pipe, non-blocking.
     pub fn new(id: SessionId, socket: UnixStream, events: OwnedFd, around: Around<'_>) -> Arc<Self> {
-        let Around { client, version, workers, unread, metrics, map_deadline } = around;
+        let Around { client, version, drains, unread, metrics, map_deadline } = around;
         let (out, acks) = (Mutex::default(), Mutex::default());
         Arc::new_cyclic(|link: &Weak<Self>| {
             let link = Weak::clone(link);
@@ -129,7 +143,7 @@ impl SessionLink {
                 events,
                 out,
                 acks,
-                workers,
+                drains,
                 metrics,
                 account,
                 map_deadline,
@@ -171,7 +185,7 @@ impl SessionLink {
         self.send_shared(bytes, descriptors.into_iter().map(Arc::new).collect());
     }
 
-    /// The same with descriptors that others hold, too: none is made, however many frames wait with them.
+    /// Sends one frame with descriptors that others hold, too: none is made, however many frames wait with them.
     pub fn send_shared(self: &Arc<Self>, bytes: Vec<u8>, descriptors: Vec<Arc<OwnedFd>>) {
         let mut out = self.out.lock();
         self.push(&mut out, Outgoing { bytes, sent: 0, descriptors });
@@ -210,7 +224,7 @@ impl SessionLink {
 
     /// Lets the client map a segment that only it will write, and waits until it has: the segment is sealed after that.
     ///
-    /// Blocks for as long as the deadline for maps allows; called by workers only.
+    /// Blocks for as long as the deadline for maps allows; called by those who may wait only.
     pub fn map_writable(
         self: &Arc<Self>,
         segment: u32,
@@ -343,9 +357,10 @@ impl SessionLink {
         self.acks.lock().clear();
     }
 
-    /// The same, because the client does not read.
+    /// Ends the connection from this side because the client does not read.
     fn cut_for(&self, reason: SessionCut) {
-        if self.is_cut() {
+        // Several threads may find one at a time: the first one counts.
+        if self.cut.swap(true, Ordering::AcqRel) {
             return;
         }
         self.metrics.sessions.cut.at((reason,)).inc();
@@ -378,20 +393,24 @@ impl SessionLink {
         }
         if !out.draining {
             out.draining = true;
-            let link = Arc::clone(self);
+            let draining = Draining { link: Arc::clone(self), done: false };
             let drain = move || {
-                let threads = link.workers.threads();
-                if threads.caught("drain", PanicScope::Connection, || link.drain()).is_none() {
-                    link.cut();
-                }
+                // Moved in whole: thrown away or broken off it cuts the link.
+                let mut draining = draining;
+                let link = Arc::clone(&draining.link);
+                let threads = link.drains.threads();
+                let drained = threads.caught("drain", PanicScope::Connection, || {
+                    threads.point("drain of a session");
+                    link.drain();
+                });
+                draining.done = drained.is_some();
             };
-            if self.workers.run(drain).is_err() {
-                self.cut();
-            }
+            // There is one a session at most. A job that is refused is thrown away, and so cuts it.
+            let _ = self.drains.run(drain);
         }
     }
 
-    /// Runs on a worker until the backlog is empty or the client has stalled.
+    /// Runs on a thread of its own until the backlog is empty or the client has stalled.
     fn drain(self: &Arc<Self>) {
         loop {
             if !wait_writable(self.socket.as_fd(), STALL) {

@@ -42,6 +42,7 @@ use self::dispatch::Frame;
 pub use self::link::{Around, Segments, SessionLink};
 use self::read::{FrameReader, ReadError};
 pub use self::requests::Requests;
+pub(crate) use self::requests::{Admitted, COUNTED_FROM};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
@@ -94,6 +95,8 @@ struct Shared {
     settings: SessionSettings,
     exchange: Arc<Exchange>,
     workers: Workers,
+    /// Threads for clients that read slowly: one a session at most, so that none of them is kept from its own.
+    drains: Workers,
     metrics: Arc<Metrics>,
     next: AtomicU64,
     stopping: AtomicBool,
@@ -147,10 +150,12 @@ impl SessionServer {
     ) -> io::Result<Self> {
         let listener = socket::bind(&settings.path)?;
         let (stopped, stop) = passing::pipe()?;
+        let drains = Workers::in_line("drain", workers.threads().clone(), settings.sessions_max);
         let shared = Arc::new(Shared {
             settings,
             exchange,
             workers,
+            drains,
             metrics,
             next: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
@@ -189,6 +194,7 @@ impl SessionServer {
         for thread in threads {
             let _ = thread.join();
         }
+        self.shared.drains.stop();
     }
 }
 
@@ -296,6 +302,8 @@ impl Shared {
     fn run(self: &Arc<Self>, id: SessionId, socket: UnixStream) {
         let threads = self.workers.threads();
         let outcome = threads.caught("session", PanicScope::Connection, || self.serve(id, socket));
+        // Whoever ends all sessions holds it until every socket is shut down: a client that hears of another's end finds its own ended.
+        drop(self.open.lock());
         self.exchange.session_ended(id);
         self.open.lock().remove(&id);
         let Some(outcome) = outcome else {
@@ -311,6 +319,7 @@ impl Shared {
                 self.metrics.sessions.cut.at((SessionCut::HalfSent,)).inc();
                 tracing::warn!(session = id.0, %error, "session cut");
             }
+            Err(error @ ReadError::NoDescriptor) => tracing::warn!(session = id.0, %error, "session cut"),
             Err(error) => tracing::debug!(session = id.0, %error, "session ended"),
         }
     }
@@ -350,7 +359,7 @@ impl Shared {
         let around = Around {
             client: client_name(&hello.client),
             version,
-            workers: self.workers.clone(),
+            drains: self.drains.clone(),
             unread: &self.settings.unread,
             metrics: Arc::clone(&self.metrics),
             map_deadline: self.settings.map_deadline,

@@ -41,6 +41,11 @@ pub(super) enum ReadError {
     /// The rest of a body did not come in time.
     #[error("the client began a frame and did not send the rest of it within {BODY_WITHIN:?}")]
     Late,
+    /// A descriptor of the client found no room: this process has as many as it may have.
+    #[error(
+        "a descriptor of the client did not fit into this process; raise the sidecar's limit of open files"
+    )]
+    NoDescriptor,
     /// The client sent what is no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -127,8 +132,8 @@ impl FrameReader {
         Ok((header, body))
     }
 
-    /// The same of a session, whose bodies count among the requests of all. Where there is no room for a body it is read over,
-    /// and the reason is there in its place.
+    /// Waits for the next frame of a session, whose bodies count among the requests of all. Where there is no room for
+    /// a body it is read over, and the reason is there in its place.
     pub(super) fn next_counted(
         &mut self,
         socket: &UnixStream,
@@ -141,7 +146,10 @@ impl FrameReader {
         }
         let bytes = u64::from(header.length);
         let admitted = match gives_back(&header) {
-            true => Ok(requests.take(bytes)),
+            true => {
+                let admitted = requests.take_in_turn(bytes, || is_gone(socket));
+                Ok(admitted.ok_or(ReadError::Closed)?)
+            }
             false => requests.admit(bytes),
         };
         self.until = Some(Instant::now() + BODY_WITHIN);
@@ -247,8 +255,7 @@ impl FrameReader {
             return Err(FrameError::OutOfPlace(SessionKind::PutGpu.into()).into());
         }
         if came.flags.contains(ReturnFlags::CTRUNC) {
-            // One came that had no room here: this process has as many as it may have.
-            return Err(ReadError::Socket(Errno::MFILE.into()));
+            return Err(ReadError::NoDescriptor);
         }
         let end = self.received + came.bytes as u64;
         self.descriptors.extend(descriptors.into_iter().map(|descriptor| (descriptor, end)));
@@ -263,6 +270,13 @@ impl FrameReader {
             left => Ok(left),
         }
     }
+}
+
+/// Returns whether the client has closed the socket, or this end was cut.
+fn is_gone(socket: &UnixStream) -> bool {
+    let mut ends = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut ends, Some(&now)).is_ok_and(|count| count > 0) && ends[0].revents().contains(PollFlags::HUP)
 }
 
 /// Until there is something to read, or that time is over. In `poll`, for a thread that sleeps in a read is woken for nothing
@@ -446,6 +460,21 @@ mod tests {
         assert_eq!((header.call, body.len()), (7, header.length as usize));
         assert!(body.len() > COUNTED_FROM);
         drop((all, body));
+        assert_eq!(requests.bytes().0, 0);
+    }
+
+    #[test]
+    fn a_client_that_is_gone_waits_for_no_turn_to_give_back() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let requests = Requests::new(0);
+        let all = requests.take_in_turn(requests.bytes().1, || false).unwrap();
+        let header = Header { length: GIVES_BACK_MAX, kind: SessionKind::Release.into(), flags: 0, call: 7 };
+        client.write_all(&header.encode()).unwrap();
+        assert!(!is_gone(&sidecar));
+        drop(client);
+        let mut reader = FrameReader::default();
+        assert!(matches!(reader.next_counted(&sidecar, &requests), Err(ReadError::Closed)));
+        drop(all);
         assert_eq!(requests.bytes().0, 0);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   header: so many bytes --> admitted, at once or in turn --> body read --> call --> the last part of the body dropped
-//!                               '-- no room in time: the body is read over, the call is refused
+//!                               |-- no room in time: the body is read over, the call is refused
+//!                               '-- gives back: never refused; long ones come in turn
 //!   call: what the body becomes beyond its own bytes --> admitted in the same way, before it is decoded --> answered
 //! ```
 //!
@@ -18,13 +19,19 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SESSION_BODY_MAX;
 
 /// Bytes from which on a body is counted, and what it becomes. Less is bounded by the calls that wait for a worker: 8 KiB each, twice.
-pub(super) const COUNTED_FROM: usize = 8 << 10;
+pub(crate) const COUNTED_FROM: usize = 8 << 10;
 
 /// Bytes of a body above which it is long: those leave a quarter of all to the others.
 const LONG: u64 = 1 << 20;
 
+/// Longest body that gives back and is taken at once: as much as a session reads ahead anyway. Longer ones come in turn.
+const AT_ONCE: u64 = 64 << 10;
+
 /// Time that a session waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Interval at which a session that waits to give back looks whether its client is there.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The budget of all sessions; clones are the same one.
 #[derive(Debug, Clone)]
@@ -41,15 +48,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     bytes: u64,
+    /// Bytes, of these, of long bodies that give back.
+    returning: u64,
     waiting: usize,
     closed: bool,
 }
 
 /// Part of the budget that one request has; dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Admitted {
+pub(crate) struct Admitted {
     requests: Requests,
     bytes: u64,
+    /// Bytes that count among those of long bodies that give back, too.
+    returning: u64,
 }
 
 /// Body that is in the budget until its last part is dropped.
@@ -88,12 +99,46 @@ impl Requests {
         self.admit_within(body, bytes, PATIENCE)
     }
 
+    /// Takes so many bytes if there is room for them now: for calls over gRPC, whose threads wait for nobody.
+    ///
+    /// # Errors
+    /// TOO_LARGE where the request has no room even while it is the only one; LIMIT_EXCEEDED where it has none now.
+    pub(crate) fn admit_now(&self, bytes: u64) -> Result<Admitted, Failure> {
+        self.admit_within(0, bytes, Duration::ZERO)
+    }
+
     /// Takes so many bytes whatever room there is: for what gives back, which nobody may refuse.
     pub(super) fn take(&self, bytes: u64) -> Admitted {
         let mut state = self.0.state.lock();
         state.bytes = state.bytes.saturating_add(bytes);
         drop(state);
-        Admitted { requests: self.clone(), bytes }
+        Admitted { requests: self.clone(), bytes, returning: 0 }
+    }
+
+    /// Takes so many bytes for a body that gives back, whatever room requests leave. Long ones wait for each other: a quarter of the budget
+    /// is theirs at a time. Each of them has to come whole in time, so every wait has an end. None where the client is gone meanwhile.
+    pub(super) fn take_in_turn(&self, bytes: u64, is_gone: impl Fn() -> bool) -> Option<Admitted> {
+        if bytes <= AT_ONCE {
+            return Some(self.take(bytes));
+        }
+        let Shared { limit, state, changed } = &*self.0;
+        let mut state = state.lock();
+        state.waiting += 1;
+        let mut gone = false;
+        while !gone && !state.closed && state.returning > 0 && state.returning + bytes > *limit / 4 {
+            gone = is_gone();
+            if !gone {
+                let _ = changed.wait_for(&mut state, LOOK_AGAIN);
+            }
+        }
+        state.waiting -= 1;
+        if gone {
+            return None;
+        }
+        state.bytes = state.bytes.saturating_add(bytes);
+        state.returning += bytes;
+        drop(state);
+        Some(Admitted { requests: self.clone(), bytes, returning: bytes })
     }
 
     fn admit_within(&self, body: u64, bytes: u64, patience: Duration) -> Result<Admitted, Failure> {
@@ -115,12 +160,12 @@ impl Requests {
                 return Err(Failure::new(Reason::Draining, "the sidecar is ending"));
             }
             if state.bytes.saturating_add(bytes) > most {
-                return Err(no_room(bytes, state.bytes, *limit));
+                return Err(no_room(bytes, state.bytes, *limit, patience));
             }
         }
         state.bytes += bytes;
         drop(state);
-        Ok(Admitted { requests: self.clone(), bytes })
+        Ok(Admitted { requests: self.clone(), bytes, returning: 0 })
     }
 
     /// From now on nobody waits.
@@ -143,6 +188,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let mut state = self.requests.0.state.lock();
         state.bytes -= self.bytes;
+        state.returning -= self.returning;
         let is_awaited = state.waiting > 0;
         drop(state);
         if is_awaited {
@@ -167,9 +213,9 @@ fn too_large(bytes: u64, most: u64) -> Failure {
     Failure::new(Reason::TooLarge, message).with("limit_bytes", most)
 }
 
-fn no_room(bytes: u64, there: u64, limit: u64) -> Failure {
+fn no_room(bytes: u64, there: u64, limit: u64, patience: Duration) -> Failure {
     let message = format!(
-        "a request that takes {bytes} bytes found no room within {PATIENCE:?}: requests that come, wait or run have {there} bytes, and \
+        "a request that takes {bytes} bytes found no room within {patience:?}: requests that come, wait or run have {there} bytes, and \
          may have {limit} (an eighth of arena.base; long ones three quarters of that): send less at a time, or raise arena.base"
     );
     Failure::new(Reason::LimitExceeded, message).with("limit_bytes", limit)
@@ -216,6 +262,35 @@ mod tests {
         assert_eq!(requests.bytes().0, 40 * MIB);
         drop((all, more));
         assert_eq!(requests.bytes().0, 0);
+    }
+
+    #[test]
+    fn long_bodies_that_give_back_come_in_turn_and_keep_no_short_one() {
+        let requests = Requests::new(0);
+        let all = requests.admit(requests.bytes().1).unwrap();
+        let never = || false;
+        let mut long: Vec<_> = (0..8).map(|_| requests.take_in_turn(MIB, never).unwrap()).collect();
+        assert_eq!(requests.bytes().0, 40 * MIB);
+        assert!(
+            requests.take_in_turn(MIB, || true).is_none(),
+            "a quarter of 32 MiB is taken, and it is gone"
+        );
+        let short = requests.take_in_turn(AT_ONCE, || true).unwrap();
+        let waits = requests.clone();
+        let waiting = std::thread::spawn(move || waits.take_in_turn(MIB, never));
+        while requests.0.state.lock().waiting == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(requests.bytes().0, 40 * MIB + AT_ONCE);
+        drop(long.pop());
+        long.push(waiting.join().unwrap().unwrap());
+        drop((all, short));
+        assert_eq!(requests.bytes().0, 8 * MIB);
+        requests.close();
+        long.push(requests.take_in_turn(MIB, never).unwrap());
+        drop(long);
+        let state = requests.0.state.lock();
+        assert_eq!((state.bytes, state.returning, state.waiting), (0, 0, 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Puts and pulls have a queue each: a tenth of the arena is for pulls only, so that two full peers never wait
-//! for each other.
+//! for each other. Waiting blocks: it is for threads of the `waiters`, of which each caller has a share.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 
 use super::Store;
 use super::refusals::{arena_full, never_fits};
-use super::wait_queue::{WaitEnd, WaitQueue};
+use super::wait_queue::{CLAIM, Claimant, Reach, RoomKind, WaitEnd, WaitQueue};
 use crate::cancel::Cancel;
 use crate::gate;
 use crate::no_descriptor::no_descriptor;
@@ -37,6 +37,8 @@ const HOLDERS_TOLD: usize = 5;
 pub struct AllocRequest<'a> {
     /// The session that will write them itself, or none where the sidecar does.
     pub writer: Option<&'a Arc<SessionLink>>,
+    /// Caller who waits for them, if need be.
+    pub claimant: &'a Claimant,
     /// Purpose of the bytes: they come from here or from another peer.
     pub purpose: Purpose,
     /// Number of bytes.
@@ -69,6 +71,15 @@ impl AllocRequest<'_> {
     fn owner(&self) -> Owner {
         self.writer.map_or(Owner::Sidecar, |link| Owner::Session(link.id().0))
     }
+
+    fn kind(&self) -> RoomKind {
+        if self.writer.is_some() { RoomKind::Own } else { RoomKind::Sidecar }
+    }
+
+    /// Returns whether nobody wants it any more.
+    fn is_over(&self) -> bool {
+        self.cancel.is_cancelled() || Instant::now() >= self.deadline
+    }
 }
 
 // === impl Store ===
@@ -77,26 +88,30 @@ impl Store {
     /// A block, if one is there right now. Never waits.
     pub fn allocate_now(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Option<Block> {
         // Those who wait for the sidecar's segments came first.
-        if owner == Owner::Sidecar && !self.queue(purpose).is_empty() && bytes > 0 {
+        if owner == Owner::Sidecar && bytes > 0 && !self.queue(purpose).lets_pass() {
             return None;
         }
         self.arena.allocate(owner, purpose, bytes).ok()
     }
 
-    /// A block; waits for it in line until the deadline. Blocks: for workers.
+    /// A block; waits for it in line until the deadline. Blocks: for waiters.
     pub fn allocate(&self, request: &AllocRequest<'_>) -> Result<Block, Failure> {
         if let Some(block) = self.allocate_now(request.owner(), request.purpose, request.bytes) {
             return Ok(block);
         }
-        let mut slot = self.queue(request.purpose).enter(request.cancel);
+        let mut slot = self.queue(request.purpose).enter(request.claimant, request.kind(), request.cancel);
         let grant = loop {
-            match self.next(request, slot.is_front())? {
+            let reach = slot.reach();
+            match self.next(request, reach)? {
                 Next::Have(block) => return Ok(block),
                 Next::Populate(grant) => break grant,
                 Next::Wait => match slot.wait(request.deadline, request.cancel) {
-                    WaitEnd::Notified => {}
-                    WaitEnd::TooLate => return Err(self.too_late(request, slot.is_front())),
+                    WaitEnd::Notified if !request.is_over() => {}
                     WaitEnd::Cancelled => return Err(cancelled()),
+                    WaitEnd::Notified if request.cancel.is_cancelled() => return Err(cancelled()),
+                    WaitEnd::TooLate | WaitEnd::Notified => {
+                        return Err(self.too_late(request, reach != Reach::Nothing));
+                    }
                 },
             }
         };
@@ -106,7 +121,8 @@ impl Store {
     }
 
     /// Several blocks, all or none. Of those that have to wait for some of them one caller holds others meanwhile, and the rest
-    /// hold nothing: so two never wait for each other. Blocks: for workers.
+    /// hold nothing: so two never wait for each other. It holds them for ten seconds at most, and begins anew behind the others.
+    /// Peers have a turn of their own. Blocks: for waiters.
     ///
     /// # Errors
     /// As of one block; those that were had are given back.
@@ -120,24 +136,41 @@ impl Store {
         if let Some(blocks) = sizes.iter().map(now).collect() {
             return Ok(blocks);
         }
-        let _turn = match turn(&self.several, request.deadline, request.cancel) {
-            Ok(turn) => turn,
-            Err(NoTurn::Cancelled) => return Err(cancelled()),
-            Err(NoTurn::TooLate) => {
-                return Err(self.too_late(&AllocRequest { bytes: total, ..*request }, false));
-            }
+        let several = match request.claimant {
+            Claimant::Peer(_) => &self.several_of_peers,
+            Claimant::Holder(_) | Claimant::Program(_) => &self.several,
         };
-        sizes.iter().map(|bytes| self.allocate(&AllocRequest { bytes: *bytes, ..*request })).collect()
+        loop {
+            let _turn = match turn(several, request.deadline, request.cancel) {
+                Ok(turn) => turn,
+                Err(NoTurn::Cancelled) => return Err(cancelled()),
+                Err(NoTurn::TooLate) => {
+                    return Err(self.too_late(&AllocRequest { bytes: total, ..*request }, false));
+                }
+            };
+            let deadline = request.deadline.min(Instant::now() + CLAIM);
+            let one = |bytes: &u64| self.allocate(&AllocRequest { bytes: *bytes, deadline, ..*request });
+            match sizes.iter().map(one).collect() {
+                // What it has goes back before the others have their turn.
+                Err(full)
+                    if full.reason == Reason::ArenaFull
+                        && deadline < request.deadline
+                        && Instant::now() >= deadline => {}
+                outcome => return outcome,
+            }
+        }
     }
 
-    fn next(&self, request: &AllocRequest<'_>, front: bool) -> Result<Next, Failure> {
+    fn next(&self, request: &AllocRequest<'_>, reach: Reach) -> Result<Next, Failure> {
+        // Whose time is over makes no segment that its client would have to map.
+        let front = reach == Reach::All && !(request.writer.is_some() && request.is_over());
         loop {
             if self.closed.is_cancelled() {
                 return Err(gate::draining());
             }
             // Room in a session's own segments is nobody else's, so it need not wait for its turn.
             let own = request.writer.is_some();
-            let no_room = match front || own {
+            let no_room = match reach != Reach::Nothing || own {
                 true => match self.arena.allocate(request.owner(), request.purpose, request.bytes) {
                     Ok(block) => return Ok(Next::Have(block)),
                     Err(no_room) => no_room,

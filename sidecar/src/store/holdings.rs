@@ -21,7 +21,7 @@ use crate::session::SessionLink;
 const SHOWN_MAX: usize = 32;
 
 /// Program that opened a session or a connection, as far as it is known.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Program {
     /// The name that it gave itself; over gRPC its user agent. Empty where it gave none.
     pub name: Arc<str>,
@@ -86,7 +86,7 @@ pub struct Streaming {
     number: u64,
 }
 
-/// One that keeps bytes of the arena.
+/// Kind of those that keep bytes of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keeping {
     /// A session, a peer or a set.
@@ -238,6 +238,19 @@ impl Store {
         first(all, most)
     }
 
+    /// Short words for a holder, such as `session 3 (trainer, process 12)`.
+    pub fn named_holder(&self, holder: Holder) -> String {
+        let state = self.state.lock();
+        let program = match holder {
+            Holder::Session(session) => state.sessions.get(&session).map(|open| Arc::clone(&open.program)),
+            Holder::Peer(peer) => state.peers.get(&peer).map(Arc::clone),
+            Holder::Manifest(_) => None,
+        };
+        drop(state);
+        let known = program.map(|program| known(&program)).unwrap_or_default();
+        if known.is_empty() { holder.to_string() } else { format!("{holder} ({})", known.join(", ")) }
+    }
+
     /// Tells the name of a peer that may hold something.
     pub fn peer_named(&self, peer: PeerSlot, name: &str) {
         let mut state = self.state.lock();
@@ -321,15 +334,7 @@ impl fmt::Display for Holding {
             }
             Keeping::Calls => write!(f, "gets over gRPC that gather")?,
         }
-        let mut known: Vec<String> = Vec::new();
-        let Program { name, process, address } = &*self.program;
-        if !name.is_empty() {
-            known.push(shown(name));
-        }
-        if *process != 0 {
-            known.push(format!("process {process}"));
-        }
-        known.extend(address.map(|address| address.to_string()));
+        let mut known = known(&self.program);
         known.extend(self.age.map(|age| format!("for {} s", age.as_secs())));
         known.extend(self.still.map(|still| format!("still for {} s", still.as_secs())));
         if !known.is_empty() {
@@ -345,6 +350,20 @@ impl fmt::Display for Holding {
             more => write!(f, " and {more} reservations"),
         }
     }
+}
+
+/// Words about a program, as far as it is known.
+fn known(program: &Program) -> Vec<String> {
+    let Program { name, process, address } = program;
+    let mut known = Vec::new();
+    if !name.is_empty() {
+        known.push(shown(name));
+    }
+    if *process != 0 {
+        known.push(format!("process {process}"));
+    }
+    known.extend(address.map(|address| address.to_string()));
+    known
 }
 
 /// The beginning of a name, without what a terminal would obey.

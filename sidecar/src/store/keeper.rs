@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorlane_memory::heap;
 use tensorlane_proto::ledger::{Cause, Event, Millis, SessionId};
 
@@ -16,8 +16,8 @@ use crate::threads::Threads;
 
 /// Interval of the keeper's looks for segments to be unmapped while any are retired.
 const UNMAP_LOOK: Millis = Millis(200);
-/// The same while other pods' memory is mapped, of which nobody tells when it is of no use any more. Whoever maps the first of it
-/// wakes the keeper.
+/// Interval while other pods' memory is mapped, of which nobody tells when it is of no use any more. Whoever maps the
+/// first of it wakes the keeper.
 pub(super) const FOREIGN_LOOK: Millis = Millis(2_000);
 
 /// Bytes by which the tables have to shrink until the heap is given back to the kernel: less is used again soon.
@@ -36,6 +36,13 @@ pub(super) struct Orders {
     peak: u64,
     /// Set if the heap is to be given back.
     has_shrunk: bool,
+}
+
+/// Bell that wakes the keeper. What rings while it is awake is heard when it goes to sleep: nothing that it has not seen is missed.
+#[derive(Default)]
+pub(super) struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
 }
 
 /// The keeper's thread; ends with [`Keeper::stop`].
@@ -104,9 +111,32 @@ impl Keeper {
     /// Ends the thread.
     pub fn stop(self) {
         self.store.state.lock().keeper.stopping = true;
-        self.store.keeper_wanted.notify_all();
+        self.store.keeper_wanted.ring();
         // A panic there has been counted.
         let _ = self.thread.join();
+    }
+}
+
+// === impl Bell ===
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        *self.rung.lock() = true;
+        self.heard.notify_one();
+    }
+
+    /// Waits until it was rung since the last wait, for ever or for so long.
+    fn wait(&self, patience: Option<Duration>) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            match patience {
+                Some(patience) => {
+                    self.heard.wait_for(&mut rung, patience);
+                }
+                None => self.heard.wait(&mut rung),
+            }
+        }
+        *rung = false;
     }
 }
 
@@ -150,15 +180,11 @@ impl Store {
         let deadline = state.ledger.next_deadline().into_iter().chain(look_again).min();
         state.keeper.sleeping = true;
         state.keeper.wakes_at = deadline;
-        match deadline {
-            // One millisecond more, so that the clock has certainly passed the deadline.
-            Some(deadline) => {
-                let patience = self.clock.until(deadline) + Duration::from_millis(1);
-                self.keeper_wanted.wait_for(&mut state, patience);
-            }
-            None => self.keeper_wanted.wait(&mut state),
-        }
-        state.keeper.sleeping = false;
+        drop(state);
+        // One millisecond more, so that the clock has certainly passed the deadline.
+        let patience = deadline.map(|deadline| self.clock.until(deadline) + Duration::from_millis(1));
+        self.keeper_wanted.wait(patience);
+        self.state.lock().keeper.sleeping = false;
     }
 
     /// Asks sessions to let go of segments that wait for nothing else. When to look again, if at all.
@@ -177,5 +203,20 @@ impl Store {
     /// Tensors and bytes freed since the start, by cause.
     pub fn freed(&self) -> Vec<(Cause, u64, u64)> {
         self.state.lock().keeper.freed().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_that_rang_before_the_wait_is_heard_once() {
+        let bell = Bell::default();
+        bell.ring();
+        bell.ring();
+        bell.wait(None);
+        bell.wait(Some(Duration::ZERO));
+        assert!(!*bell.rung.lock());
     }
 }

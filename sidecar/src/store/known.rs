@@ -59,7 +59,7 @@ impl Store {
         Ok(known.into())
     }
 
-    /// The same of many tensors at one moment; one result for each, in order.
+    /// Descriptions of many tensors at one moment; one result for each, in order.
     pub fn descriptions<'a>(
         &self,
         asker: Option<Holder>,

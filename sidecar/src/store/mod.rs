@@ -34,7 +34,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tensorlane_memory::Arena;
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::identity::{ExchangeName, Incarnation, PeerName};
@@ -46,6 +46,7 @@ pub use self::allocation::AllocRequest;
 pub(crate) use self::allocation::{NoTurn, turn};
 pub use self::gpu::{Allocation, GpuHeld, Handed, PeerMemory, copy_dropped, no_gpu_process};
 pub use self::holdings::{Direction, Holding, Program, Streaming, Streams};
+use self::keeper::Bell;
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
 use self::metadata::SharedMetadata;
@@ -54,6 +55,7 @@ pub use self::names::NameWait;
 pub use self::repeat::Stored;
 pub use self::sessions::OWN;
 pub use self::tensor::{Moved, Part, Room, Taken, Tensor, whole};
+pub use self::wait_queue::Claimant;
 use self::wait_queue::WaitQueue;
 pub use self::watch::{NameEvent, NameWatch, News};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};
@@ -92,11 +94,13 @@ pub struct Store {
     arena: Arc<Arena>,
     state: Mutex<State>,
     /// Wakes the keeper: a deadline came nearer, or room may have come about.
-    keeper_wanted: Condvar,
+    keeper_wanted: Bell,
     puts: WaitQueue,
     pulls: WaitQueue,
     /// Turn of those that wait for several blocks.
     several: Mutex<()>,
+    /// Turn of other peers that wait for several blocks: they hold up each other alone.
+    several_of_peers: Mutex<()>,
     gpu: Arc<gpu::GpuShares>,
     metadata: SharedMetadata,
     streams: Streams,
@@ -156,10 +160,11 @@ impl Store {
             clock,
             arena,
             state: Mutex::new(state),
-            keeper_wanted: Condvar::new(),
+            keeper_wanted: Bell::default(),
             puts: WaitQueue::default(),
             pulls: WaitQueue::default(),
             several: Mutex::default(),
+            several_of_peers: Mutex::default(),
             gpu: Arc::default(),
             metadata: SharedMetadata::new(settings.metadata_bytes),
             streams: Streams::default(),
@@ -212,6 +217,12 @@ impl Store {
         self.pulls.notify();
     }
 
+    /// Called by the arena when a segment waits for nothing but to be unmapped: those who map it are asked to. It takes no lock of the
+    /// store.
+    pub fn ask_for_unmapping(&self) {
+        self.keeper_wanted.ring();
+    }
+
     /// From now on nobody waits for room: who does is told that the sidecar is ending.
     pub fn close(&self) {
         self.closed.cancel();
@@ -223,7 +234,7 @@ impl Store {
         self.apply_for(None, event)
     }
 
-    /// The same, for somebody who may hear of its own reservations.
+    /// Applies one event for somebody who may hear of its own reservations.
     fn apply_for(&self, asker: Option<Holder>, event: Event) -> Result<Answer, Failure> {
         self.step(|state, now, freed| {
             state.apply_into(now, event, freed).map_err(|refusal| state.refused_to(asker, &refusal))
@@ -244,7 +255,7 @@ impl Store {
     /// After the lock: memory goes back, and the keeper learns of nearer deadlines and of tables that have shrunk.
     fn settle(&self, freed: Freed, wake_keeper: bool) {
         if wake_keeper {
-            self.keeper_wanted.notify_one();
+            self.keeper_wanted.ring();
         }
         if freed.0.is_empty() {
             return;
@@ -260,7 +271,7 @@ impl Store {
         let wake = state.keeper.sleeps_on_heap();
         drop(state);
         if wake {
-            self.keeper_wanted.notify_one();
+            self.keeper_wanted.ring();
         }
     }
 }
@@ -275,7 +286,7 @@ impl State {
         (answer, freed)
     }
 
-    /// The same for many events in a row.
+    /// Applies one of many events in a row; the caller drops what they freed.
     fn apply_into(&mut self, now: Millis, event: Event, freed: &mut Freed) -> Result<Answer, Refusal> {
         self.keeper.note_size(self.ledger.table_bytes());
         let answer = self.ledger.apply(now, event, &mut self.effects);

@@ -40,6 +40,7 @@ impl Store {
         let spec = NameSpec { name: name.clone(), replaces };
         let woken = self.step(|state, now, freed| {
             let id = state.id_of(own)?;
+            state.check_kept_by_others(id)?;
             let applied = state.apply_into(now, Event::Name { id, name: spec }, freed);
             applied.map_err(|refusal| state.refused_to(asker, &refusal))?;
             Ok::<Vec<Wake>, Failure>(state.named(std::iter::once(name)))
@@ -48,11 +49,17 @@ impl Store {
         Ok(())
     }
 
-    /// Gives names to tensors in one step, for `asker`: all of them, or none.
-    pub fn name_together(&self, asker: Option<Holder>, items: &[(Own<'_>, NameSpec)]) -> Result<(), Failure> {
+    /// Gives names to tensors in one step, for `asker`, and ends those without a tensor: all of them, or none.
+    pub fn name_together(
+        &self,
+        asker: Option<Holder>,
+        items: &[(Option<Own<'_>>, NameSpec)],
+    ) -> Result<(), Failure> {
         let woken = self.step(|state, now, freed| {
-            let ids = items.iter().map(|(own, spec)| Ok((state.id_of(*own)?, spec.clone())));
+            let id = |own: &Option<Own<'_>>| own.map(|own| state.id_of(own)).transpose();
+            let ids = items.iter().map(|(own, spec)| Ok((id(own)?, spec.clone())));
             let named = ids.collect::<Result<Vec<_>, Failure>>()?;
+            named.iter().filter_map(|(id, _)| *id).try_for_each(|id| state.check_kept_by_others(id))?;
             let applied = state.apply_into(now, Event::NameTogether { items: named }, freed);
             applied.map_err(|refusal| state.refused_to(asker, &refusal))?;
             Ok::<Vec<Wake>, Failure>(state.named(items.iter().map(|(_, spec)| &spec.name)))
@@ -110,6 +117,7 @@ impl Store {
         self.step(|state, now, freed| {
             let id = state.id_of(own)?;
             let tensor = state.sealed(asker, id)?;
+            state.check_kept_by_others(id)?;
             let applied = state.apply_into(now, event(id), freed);
             applied.map(|_| tensor).map_err(|refusal| state.refused_to(asker, &refusal))
         })

@@ -48,6 +48,8 @@ struct Tried {
     /// The last one that could not be made now.
     failed: Option<GrowError>,
     too_large: Vec<u32>,
+    /// Set if the thread has panicked.
+    broke_off: bool,
 }
 
 // === impl Orphans ===
@@ -74,10 +76,14 @@ impl Orphans {
         if tried.copied {
             self.failures = 0;
         }
-        let Some(error) = tried.failed else { return };
+        if tried.failed.is_none() && !tried.broke_off {
+            return;
+        }
         self.paused_until = Some(now.after(pause(self.failures)));
         self.failures = self.failures.saturating_add(1);
-        if self.failures == 1 {
+        if let Some(error) = tried.failed
+            && self.failures == 1
+        {
             tracing::warn!(%error, "the memory of a dead owner stays nobody's: it cannot be copied into the arena now");
         }
     }
@@ -85,10 +91,11 @@ impl Orphans {
     /// Waits for what is being copied.
     fn end(&mut self) -> Option<Tried> {
         // A panic there has been counted, and it is tried again.
-        self.copying.take().map(|copying| copying.join().unwrap_or_default())
+        let broke_off = |_| Tried { broke_off: true, ..Tried::default() };
+        self.copying.take().map(|copying| copying.join().unwrap_or_else(broke_off))
     }
 
-    /// The same, where it is of no use to anybody any more whether it could be copied.
+    /// Waits for what is being copied, if nobody asks any more whether it could be copied.
     pub(super) fn stop(mut self) {
         let _ = self.end();
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorlane_memory::Block;
-use tensorlane_proto::failure::Failure;
+use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::{Event, Holder, Millis, Origin, Refusal, SessionId, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
@@ -11,7 +11,7 @@ use tensorlane_proto::reference::Reference;
 use super::gpu::no_gpu_process;
 use super::refusals::refused;
 use super::write::origin;
-use super::{Freed, State, Store, Taken, Tensor};
+use super::{Freed, OWN, State, Store, Taken, Tensor};
 
 // === impl Store ===
 
@@ -67,7 +67,7 @@ impl Store {
         self.lease_copied(by, &origin(reference))
     }
 
-    /// The same by whose tensor it is, where there is no more of its reference.
+    /// Leases a copy by whose tensor it is, if there is no more of its reference.
     pub fn lease_copy_of(
         &self,
         by: Holder,
@@ -83,7 +83,7 @@ impl Store {
         let id = self.state.lock().ledger.copy_of(origin)?;
         match self.lease(by, None, id) {
             // It went between the two looks.
-            Err(failure) if failure.reason == tensorlane_proto::failure::Reason::NotFound => None,
+            Err(failure) if failure.reason == Reason::NotFound => None,
             outcome => Some(outcome),
         }
     }
@@ -175,9 +175,27 @@ impl State {
         id: TensorId,
         freed: &mut Freed,
     ) -> Result<Taken, Failure> {
+        if let Err(failure) = self.check_kept_by_others(id)
+            && by != OWN
+            && !self.ledger.holdings(by).any(|held| held == id)
+        {
+            return Err(failure);
+        }
         match self.apply_into(now, Event::Lease { by, id }, freed) {
             Ok(_) => self.taken(id),
             Err(refusal) => Err(self.refused_to(asker, &refusal)),
+        }
+    }
+
+    /// Checks that a tensor may be kept by others than whoever leases it now. Rows of a mutable set that are mapped may not: commits to them
+    /// would wait for somebody whom nobody knows.
+    pub(super) fn check_kept_by_others(&self, id: TensorId) -> Result<(), Failure> {
+        match self.tensors.get(&id) {
+            Some(tensor) if tensor.block.is_piece() => Err(Failure::new(
+                Reason::Unsupported,
+                "the tensor is mapped rows of a set, which go with their map; put a copy of them",
+            )),
+            _ => Ok(()),
         }
     }
 

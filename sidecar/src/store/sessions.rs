@@ -57,7 +57,7 @@ impl Store {
         // Ending a holder is never refused.
         let _ = self.apply(Event::HolderGone { holder });
         self.arena.session_ended(session.0);
-        self.keeper_wanted.notify_one();
+        self.keeper_wanted.ring();
     }
 
     /// Time for which a peer that is away is waited for.
@@ -72,7 +72,7 @@ impl Store {
         self.apply(Event::HolderAway { holder: Holder::Peer(peer), until }).map(|_| ())
     }
 
-    /// The same incarnation of a peer is connected again.
+    /// A peer is connected again, in its incarnation.
     pub fn peer_back(&self, peer: PeerSlot) {
         // Coming back is never refused.
         let _ = self.apply(Event::HolderBack { holder: Holder::Peer(peer) });

@@ -12,11 +12,17 @@ impl Store {
         self.state.lock().ledger.versions(name).last().map_or(0, |(version, _)| *version)
     }
 
+    /// Number of versions of a sealed set that have a name.
+    pub fn versions(&self, name: &TensorName) -> usize {
+        self.state.lock().ledger.versions(name).len()
+    }
+
     /// Makes a set the next version of its name.
     pub fn publish(&self, publication: Publication) -> Result<(), Failure> {
         let name = publication.name.clone();
         let version = publication.version;
         let woken = self.step(|state, now, freed| {
+            publication.leaves.iter().try_for_each(|id| state.check_kept_by_others(*id))?;
             state.apply_into(now, Event::Publish(publication), freed).map_err(|refusal| refused(&refusal))?;
             let stamped = version_name(&name, version);
             Ok::<Vec<_>, Failure>(state.named([Some(&name), stamped.as_ref()].into_iter().flatten()))

@@ -135,7 +135,7 @@ impl Taken {
         }
     }
 
-    /// The same, with the place in the segment.
+    /// The answer as a message, with the place in the segment.
     pub fn encoded(&self) -> encoded::Acquired {
         let (offset, bytes, descriptor) = match &self.part {
             None => (0, self.tensor.descriptor.layout.bytes(), self.tensor.encoded()),

@@ -100,7 +100,7 @@ impl Target {
 }
 
 /// Seeds of this run: always the same where nothing is asked for.
-fn seeds() -> std::ops::Range<u64> {
+pub fn seeds() -> std::ops::Range<u64> {
     let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = asked(SEED) {
         return seed..seed + 1;

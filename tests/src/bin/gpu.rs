@@ -34,6 +34,7 @@ use tensorlane_memory::fork::spawn_child;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::{Range, Selection};
 use tensorlane_proto::{DType, Layout, Metadata, Reference, Shape, Transport};
+use tensorlane_tests::sidecar::session;
 use tensorlane_tests::tensors::pattern;
 
 struct Workload {
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     if word == "--probe" {
         return show_probe();
     }
-    let client = match Client::connect(word) {
+    let client = match session(word) {
         Ok(client) => client,
         Err(error) => {
             say(&format!("error {error}"));

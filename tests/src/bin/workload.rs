@@ -20,6 +20,8 @@
 //! acquire-loop PREFIX      looping, then one line every hundred rounds; never ends by itself
 //! churn SEED ROUNDS        churned N          puts, names, gets and drops at random, each tensor checked; N gets of others'
 //! put-loop BYTES SEED      looping, then one line every hundred rounds; never ends by itself
+//! map SET FIRST STOP       mapped VERSION, or copied VERSION: rows of a mutable set, which are held
+//! value                    value BYTE that is everywhere in what is held, or value mixed
 //! commit-loop SET SEED     looping, then one line every ten commits of a mutable set; never ends by itself
 //! ```
 //!
@@ -36,7 +38,8 @@ use tensorlane_client::{
 };
 use tensorlane_memory::fork::spawn_child;
 use tensorlane_proto::generated::SetLeaf;
-use tensorlane_proto::{Reason, Reference, Selection};
+use tensorlane_proto::{Range, Reason, Reference, Selection};
+use tensorlane_tests::sidecar::session;
 use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern, seeded};
 
 /// Time that a put of `fill` waits before the arena counts as full.
@@ -58,7 +61,7 @@ fn main() -> ExitCode {
         eprintln!("usage: workload SOCKETS");
         return ExitCode::FAILURE;
     };
-    let client = match Client::connect(sockets) {
+    let client = match session(sockets) {
         Ok(client) => client,
         Err(error) => {
             say(&format!("error {error}"));
@@ -126,6 +129,8 @@ impl Workload {
             ["churn", seed, rounds] => self.churn(number(seed), number(rounds)),
             ["put-loop", bytes, seed] => self.put_loop(number(bytes), number(seed)),
             ["commit-loop", set, seed] => self.commit_loop(set, number(seed)),
+            ["map", set, first, stop] => self.map(set, number(first), number(stop)),
+            ["value"] => Ok(self.value()),
             other => panic!("this cannot be asked of a workload: {other:?}"),
         }
     }
@@ -240,6 +245,24 @@ impl Workload {
             let refused = client.status().map_or_else(|error| kind(&error), |_| "nothing".to_owned());
             say(&format!("saw {intact} and {refused}"));
         })
+    }
+
+    fn map(&mut self, set: &str, first: u64, stop: u64) -> Result<String> {
+        let set = self.client.open_mutable_set(set)?;
+        let rows = set.map(&[], &Selection::Ranges(vec![Range::new(first, stop)]))?;
+        let word = if rows.is_mapped() { "mapped" } else { "copied" };
+        self.tensors.extend(rows.leaves.into_iter().map(|(_, tensor)| tensor));
+        Ok(format!("{word} {}", rows.version))
+    }
+
+    /// The byte that is everywhere in the held tensors.
+    fn value(&self) -> String {
+        let bytes: Vec<u8> = self.tensors.iter().flat_map(Tensor::to_vec).collect();
+        match bytes.split_first() {
+            Some((first, rest)) if rest.iter().all(|byte| byte == first) => format!("value {first}"),
+            Some(_) => "value mixed".to_owned(),
+            None => "value none".to_owned(),
+        }
     }
 
     fn acquire_loop(&mut self, prefix: &str) -> Result<String> {

@@ -191,7 +191,7 @@ pub fn save(events: &[Event], mut to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// The same into a file, in a folder that is made where it is not there.
+/// Writes a history into a file, in a folder that is made if it is not there.
 ///
 /// # Errors
 /// What the file system refuses.

@@ -228,7 +228,7 @@ impl Plan {
         Some(Verb::Put { tensor, seed, bytes, named, checksum })
     }
 
-    /// The same put again, by the other workload of the host.
+    /// A put again, by the other workload of the host.
     fn again(&mut self, actor: Actor) -> Option<Verb> {
         let keeps = |tensor| self.hands.get(&actor).is_some_and(|hand| hand.stored.contains(&tensor));
         let fits = |known: &&Known| known.host == actor.host && !known.reserved && !keeps(known.tensor);

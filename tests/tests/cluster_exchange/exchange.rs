@@ -280,11 +280,17 @@ fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner
 fn loses_its_lease_within_the_grace() {
     let exchange = Exchange::with(&format!("{{gc: {{leaseGrace: {}s}}}}", GRACE.as_secs()));
     let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
-    let took = ["first", "second", "third"]
-        .map(|name| freed_after_its_reader_is_killed(&exchange, &mut owner, name));
-    println!("freed {took:.1?} after the holder was stopped and killed, with a grace of {GRACE:?}");
-    assert!(took.iter().all(|(stopped, killed)| *stopped >= GRACE && *killed <= GRACE + BUSY), "{took:?}");
-    assert!(took.iter().any(|(_, killed)| *killed <= GRACE + NOTICED), "{took:?}");
+    let mut took = Vec::new();
+    for name in ["first", "second", "third", "fourth", "fifth", "sixth"] {
+        let (stopped, killed) = freed_after_its_reader_is_killed(&exchange, &mut owner, name);
+        took.push((stopped, killed));
+        assert!(stopped >= GRACE && killed <= GRACE + BUSY, "{took:?}");
+        if took.len() >= 3 && took.iter().any(|(_, killed)| *killed <= GRACE + NOTICED) {
+            println!("freed {took:.1?} after the holder was stopped and killed, with a grace of {GRACE:?}");
+            return;
+        }
+    }
+    panic!("none was freed within the grace and {NOTICED:?}: {took:?}");
 }
 
 #[test]
@@ -304,6 +310,25 @@ fn gives_its_lease_back() {
     eventually("the owner frees it", || (owner.ask("sealed", "sealed") == "0").then_some(()));
     assert_eq!(freed_by_peers(&exchange, "owner"), [lost, released + 1.0], "it was given back, and not lost");
     assert_nothing_was_read(&mut reader);
+}
+
+/// Reasons for which a read ends whose owner is no more, by how much of that its peer has seen.
+const GONE: [&str; 4] = ["DRAINING", "OWNER_LOST", "PEER_UNREACHABLE", "PEER_UNKNOWN"];
+
+#[test]
+fn an_owner_that_has_a_second_to_end_ends_and_whoever_reads_from_it_is_told_and_does_not_hang() {
+    let _turn = TURNS.beside_others();
+    let exchange = Exchange::with(&format!("{{gc: {{leaseGrace: {}s}}}}", GRACE.as_secs()));
+    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
+    let (mut reader, _slow) = in_the_middle_of_a_read(&exchange, &mut owner, "reader");
+    exchange.kubectl(&["delete", "pod", "owner", "--grace-period=1", "--wait=false"]);
+    let told = reader.expect("error");
+    assert!(GONE.contains(&told.as_str()), "{told}");
+    eventually("the pod is gone", || {
+        let there = exchange.reads(&["get", "pods", "--output=name"]);
+        (!there.contains("pod/owner")).then_some(())
+    });
+    assert_eq!(reader.restarts(SIDECAR), 0);
 }
 
 #[test]

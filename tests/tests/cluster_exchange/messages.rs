@@ -22,7 +22,8 @@ with client.channel_writer("steps", slots=4, slot_bytes=1 << 20, expect_readers=
         os._exit(1)
 "#;
 
-/// Reads the channel until it has ended in order, from each writer that comes, and says how each one ended.
+/// Reads the channel until it has ended in order, from each writer that comes, and says how each one ended. The sidecar of a pod that is
+/// deleted may be gone before its word of the writer has come.
 const READER: &str = r#"
 import tensorlane
 
@@ -37,7 +38,8 @@ while said[-1:] != ["finished"]:
                 count += 1
             said.append("finished")
         except tensorlane.Error as error:
-            said.append(error.reason)
+            assert error.reason in ("CHANNEL_ENDED", "PEER_UNREACHABLE"), error
+            said.append("lost")
         print(count, said[-1], reader.route, flush=True)
 "#;
 
@@ -85,7 +87,7 @@ fn a_channel_is_read_on_both_nodes_and_again_when_the_pod_of_its_writer_was_made
     exchange.apply(&pod("writer", NODES[0], WRITER, "finish"));
     for reader in ["near", "far"] {
         exchange.wait_until_succeeded(reader);
-        assert_eq!(exchange.logs(reader, "main"), "100 CHANNEL_ENDED tcp\n100 finished tcp\n", "{reader}");
+        assert_eq!(exchange.logs(reader, "main"), "100 lost tcp\n100 finished tcp\n", "{reader}");
     }
 }
 

@@ -2,7 +2,8 @@
 //! who is told. Needs `cargo xtask cluster up` and the images on the nodes.
 
 use serde_json::{Value, json};
-use tensorlane_tests::cluster::{Namespace, eventually, image};
+use tensorlane_tests::asked::kubectl_tensorlane;
+use tensorlane_tests::cluster::{NODES, Namespace, eventually, image};
 use tensorlane_tests::installed::{Exchange, install};
 use tensorlane_tests::kubernetes::{Told, create, event, try_create};
 use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
@@ -212,6 +213,37 @@ fn pods_that_cannot_be_served_are_refused_and_pods_that_do_not_ask_are_left_alon
         assert!(made.err.is_empty(), "{}", made.err);
         assert!(made.object()["spec"]["initContainers"].is_null());
     }
+}
+
+/// As the plugin of a network or of GPUs, in a namespace that somebody has labelled: a node needs it to come up.
+#[test]
+fn daemons_of_the_nodes_networks_in_a_labelled_namespace_are_told_why_they_are_refused_and_run_once_they_want_none()
+ {
+    install();
+    let namespace = Namespace::new();
+    namespace.kubectl(&["label", "namespace", namespace.name(), "tensorlane.dev/inject=enabled"]);
+    let labels = json!({"app": "daemon"});
+    let spec = json!({"hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [main()]});
+    let spec = json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}});
+    let told = create(namespace.name(), &owner("apps/v1", "DaemonSet", spec).to_string());
+    assert!(told.done, "{}", told.err);
+    let refused =
+        eventually("it is told", || event(namespace.name(), "DaemonSet", "daemonset", "FailedCreate"));
+    assert!(refused.contains("set hostNetwork: false, or tensorlane.dev/inject: disabled"), "{refused}");
+    let check = || kubectl_tensorlane(namespace.name(), &["check"]);
+    check().says(
+        1,
+        &["whose pods are refused: daemonset", "tensorlane.dev/inject: disabled in their templates"],
+    );
+
+    let said =
+        json!({"spec": {"template": {"metadata": {"annotations": {"tensorlane.dev/inject": "disabled"}}}}});
+    namespace.kubectl(&["patch", "daemonset", "daemonset", "--patch", &said.to_string()]);
+    eventually("it runs on each node", || {
+        (namespace.get("daemonset/daemonset")["status"]["numberReady"] == NODES.len()).then_some(())
+    });
+    let told = check();
+    assert!(!told.text.contains("whose pods are refused"), "{}", told.text);
 }
 
 /// Neither the webhook nor a policy that needs it is asked there: a cluster must get up without us. A pod that asks is

@@ -159,6 +159,13 @@ fn a_node_without_kubelet_and_containerd_goes_on_exchanging_and_one_that_is_cut_
     far.ask("drop", "dropped 2");
     round(&mut one, &mut far);
     assert_eq!(identities(&exchange, &[&one, &near, &far]), before);
+
+    // The kubelet is another process than the one that started them, and sees to them as that one did.
+    far.process("main").kill();
+    far.await_session();
+    eventually("the restart is counted", || (far.restarts("main") == 1).then_some(()));
+    assert_eq!(far.restarts(SIDECAR), 0);
+    round(&mut one, &mut far);
 }
 
 /// Time that a caller waits who reads what is behind a link that is cut. It is told why, by the sidecar.
@@ -319,7 +326,7 @@ fn the_exchange_goes_on_without_the_api_server_alone_and_while_kubernetes_takes_
 }
 
 /// Pods that ask for a sidecar and are never put on a node: all that the operator has to do, and nothing that costs.
-fn gated(replicas: usize) -> String {
+pub(super) fn gated(replicas: usize) -> String {
     format!(
         "apiVersion: apps/v1
 kind: ReplicaSet
@@ -420,6 +427,13 @@ fn leaders() -> usize {
 #[test]
 fn a_leader_that_goes_for_good_is_followed_by_the_other_replica_and_never_do_two_lead() {
     let exchange = Exchange::new();
+    await_operator();
+    eventually("replicas of earlier revisions are gone", || {
+        let component = "--selector=app.kubernetes.io/component=operator";
+        let all =
+            items(&reads(&["kubectl", "--namespace", SYSTEM, "get", "pods", component, "--output=json"]));
+        all.iter().all(|pod| pod["metadata"]["deletionTimestamp"].is_null()).then_some(())
+    });
     let (first, _) = leader();
     exchange.apply(&gated(1));
     await_made(&exchange, 1);

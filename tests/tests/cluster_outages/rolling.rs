@@ -13,8 +13,11 @@ use tensorlane_tests::http::metric;
 use tensorlane_tests::installed::{OPERATOR, SYSTEM, await_operator, install};
 use tensorlane_tests::kubernetes::{kubectl_with, metrics, pods, try_create};
 
-const SECRET: &str = "tensorlane-webhook-ca";
-const REPLICAS: &str = "app.kubernetes.io/component=operator";
+/// Secret with the authorities of the webhook.
+pub(super) const SECRET: &str = "tensorlane-webhook-ca";
+
+/// Label of the operator's pods.
+pub(super) const REPLICAS: &str = "app.kubernetes.io/component=operator";
 
 /// Pods in one call of kubectl.
 const BATCH: usize = 40;
@@ -83,11 +86,13 @@ fn flow(namespace: &str, stop: &AtomicBool, made: &AtomicU64) -> Vec<String> {
 }
 
 /// Every second one asks by itself, the others by the label of their namespace: these are two entries of the configuration,
-/// and the API server has a connection for each.
-fn pod(number: usize) -> Value {
+/// and the API server has a connection for each. Somebody owns them, who is told of those that are made.
+pub(super) fn pod(number: usize) -> Value {
     let asks = if number.is_multiple_of(2) { json!({"tensorlane.dev/inject": "enabled"}) } else { json!({}) };
+    let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "tried", "uid": "tried", "controller": true});
     json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("p{number}"), "annotations": asks},
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("p{number}"), "annotations": asks, "ownerReferences": [owner]},
         "spec": {"containers": [{"name": "main", "image": image("workload")}]},
     })
 }
@@ -101,7 +106,7 @@ fn keep(authorities: &[&Authority]) {
 }
 
 /// Waits until the API server trusts these authorities and no other.
-fn await_bundle(authorities: &[&Authority]) {
+pub(super) fn await_bundle(authorities: &[&Authority]) {
     let wanted: String = authorities.iter().map(|authority| authority.certificate.as_str()).collect();
     let read = "--output=go-template={{range .webhooks}}{{.clientConfig.caBundle | base64decode}}|{{end}}";
     let words = ["kubectl", "get", "mutatingwebhookconfiguration", "tensorlane", read];
@@ -111,7 +116,7 @@ fn await_bundle(authorities: &[&Authority]) {
 }
 
 /// Waits until every replica shows a certificate of this authority.
-fn await_signer(authority: &Authority) {
+pub(super) fn await_signer(authority: &Authority) {
     let said = format!("\"authority\":{}", authority.made);
     eventually("every replica has a certificate of the new authority", || {
         let replicas = pods(SYSTEM, REPLICAS);
@@ -168,5 +173,7 @@ fn certificates_rotate_and_the_operator_restarts_and_no_pod_is_refused() {
     let made = stream.made();
     let wrong = stream.end();
     assert!(wrong.is_empty(), "{} of {made} calls: {}", wrong.len(), wrong.join("\n"));
+    let left = namespace.reads(&["get", "tex,txp,events.events.k8s.io", "--output=name"]);
+    assert_eq!(left, "", "tries have left something behind");
     println!("{made} pods were made, and none was refused");
 }

@@ -11,7 +11,7 @@ use tensorlane_proto::frame::{GPU_SINCE, STAGE_SINCE, SessionKind};
 use tensorlane_proto::{DType, Failure, Reason, generated as v1, wire};
 use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors};
 use tensorlane_tests::raw::RawSession;
-use tensorlane_tests::{Sidecar, reason, until};
+use tensorlane_tests::{Sidecar, SidecarOptions, reason, until, where_the_machine_runs_on};
 
 use crate::GRANULE;
 
@@ -157,7 +157,7 @@ fn requests_that_do_not_hold_together_are_refused_and_their_descriptors_closed()
     let open: Result<v1::OpenGpuResponse, _> =
         session.call(SessionKind::OpenGpu, &v1::OpenGpuRequest { id: 77 });
     assert_eq!(open.unwrap_err().reason, Reason::NotFound);
-    assert_eq!(descriptors(sidecar.pid(), "memfd:fake-gpu"), 0);
+    until("their descriptors are closed", || descriptors(sidecar.pid(), "memfd:fake-gpu") == 0);
     put(&mut session, &good, memory.as_fd()).expect("the session goes on");
     sidecar.client().unname(&["a"]).unwrap();
     drop(session);
@@ -238,7 +238,7 @@ fn a_session_may_hold_so_many_allocations_and_no_more() {
     }
     let (_, refused) = put_one(1_024).unwrap_err();
     assert_eq!(refused.reason, Reason::LimitExceeded, "{refused}");
-    assert_eq!(descriptors(sidecar.pid(), "memfd:fake-gpu"), 1_024);
+    until("the one too many is closed", || descriptors(sidecar.pid(), "memfd:fake-gpu") == 1_024);
     drop(session);
     until("the sidecar holds nothing", || descriptors(sidecar.pid(), "memfd:fake-gpu") == 0);
     sidecar.assert_all_free();
@@ -265,49 +265,84 @@ fn staged(session: &mut RawSession) -> Result<v1::StageResponse, Failure> {
 
 #[test]
 fn a_stager_that_lies_gets_nothing_to_a_reader() {
-    let sidecar = Sidecar::start();
-    let mut liar = RawSession::begin_in(&sidecar, STAGE_SINCE);
-    put(&mut liar, &request("a", GRANULE, 0), imitation(0, GRANULE).as_fd()).unwrap();
+    where_the_machine_runs_on(|| {
+        let sidecar = Sidecar::start();
+        let mut liar = RawSession::begin_in(&sidecar, STAGE_SINCE);
+        put(&mut liar, &request("a", GRANULE, 0), imitation(0, GRANULE).as_fd()).unwrap();
+        let client = sidecar.client();
+        let read = || {
+            let client = client.clone();
+            std::thread::spawn(move || reason(client.acquire("a", &AcquireOptions::new()).map(drop)))
+        };
+        let stage = |report| {
+            let cuda_uuids = vec![uuid(0).into()];
+            v1::StageRequest { cuda_uuids, report, ..v1::StageRequest::default() }
+        };
+        let over = |order, written| v1::StageReport { order, written, over: true, failure: None };
+        for uuids in [vec![], vec![vec![1; 15].into()], vec![uuid(0).into(); 65]] {
+            liar.send(
+                SessionKind::Stage,
+                &v1::StageRequest { cuda_uuids: uuids, ..v1::StageRequest::default() },
+            );
+            assert_eq!(staged(&mut liar).unwrap_err().reason, Reason::InvalidArgument);
+        }
+        liar.send(SessionKind::Stage, &stage(None));
+        liar.send(SessionKind::Stage, &stage(None));
+        assert_eq!(staged(&mut liar).unwrap_err().reason, Reason::InvalidArgument, "two calls at a time");
+        // More bytes than there are.
+        let reader = read();
+        let order = staged(&mut liar).unwrap().order.unwrap();
+        assert_eq!(order.location.unwrap().bytes, 100);
+        liar.send(SessionKind::Stage, &stage(Some(over(order.order, 101))));
+        assert_eq!(reader.join().unwrap(), Reason::StagingFailed);
+        // Another order than its own, then the next call without a word of its own.
+        let reader = read();
+        let order = staged(&mut liar).unwrap().order.unwrap().order;
+        liar.send(SessionKind::Stage, &stage(Some(v1::StageReport { order: order + 1, ..over(0, 50) })));
+        // It may not have heard of it, once.
+        assert!(staged(&mut liar).unwrap().order.unwrap().order > order);
+        liar.send(SessionKind::Stage, &stage(Some(over(order, 50))));
+        assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
+        // Never a word again.
+        let reader = read();
+        staged(&mut liar).unwrap().order.unwrap();
+        assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
+        // None that is there: it ends with its order.
+        drop(liar);
+        let gone = || reason(client.acquire("a", &AcquireOptions::new()).map(drop)) == Reason::NoGpuProcess;
+        until("the liar is gone", gone);
+        client.unname(&["a"]).unwrap();
+        drop(client);
+        sidecar.assert_all_free();
+    });
+}
+
+#[test]
+fn a_descriptor_for_which_the_sidecar_has_no_room_ends_its_session_alone_and_the_log_says_what_to_do() {
+    const LIMIT: u64 = 64;
+    let narrow = format!("ulimit -n {LIMIT} && exec \"$0\" \"$@\"");
+    let sidecar = Sidecar::with(SidecarOptions::default().prefix(["sh", "-c", &narrow]));
     let client = sidecar.client();
-    let read = || {
-        let client = client.clone();
-        std::thread::spawn(move || reason(client.acquire("a", &AcquireOptions::new()).map(drop)))
-    };
-    let stage = |report| {
-        let cuda_uuids = vec![uuid(0).into()];
-        v1::StageRequest { cuda_uuids, report, ..v1::StageRequest::default() }
-    };
-    let over = |order, written| v1::StageReport { order, written, over: true, failure: None };
-    for uuids in [vec![], vec![vec![1; 15].into()], vec![uuid(0).into(); 65]] {
-        liar.send(SessionKind::Stage, &v1::StageRequest { cuda_uuids: uuids, ..v1::StageRequest::default() });
-        assert_eq!(staged(&mut liar).unwrap_err().reason, Reason::InvalidArgument);
-    }
-    liar.send(SessionKind::Stage, &stage(None));
-    liar.send(SessionKind::Stage, &stage(None));
-    assert_eq!(staged(&mut liar).unwrap_err().reason, Reason::InvalidArgument, "two calls at a time");
-    // More bytes than there are.
-    let reader = read();
-    let order = staged(&mut liar).unwrap().order.unwrap();
-    assert_eq!(order.location.unwrap().bytes, 100);
-    liar.send(SessionKind::Stage, &stage(Some(over(order.order, 101))));
-    assert_eq!(reader.join().unwrap(), Reason::StagingFailed);
-    // Another order than its own, then the next call without a word of its own.
-    let reader = read();
-    let order = staged(&mut liar).unwrap().order.unwrap().order;
-    liar.send(SessionKind::Stage, &stage(Some(v1::StageReport { order: order + 1, ..over(0, 50) })));
-    // It may not have heard of it, once.
-    assert!(staged(&mut liar).unwrap().order.unwrap().order > order);
-    liar.send(SessionKind::Stage, &stage(Some(over(order, 50))));
-    assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
-    // Never a word again.
-    let reader = read();
-    staged(&mut liar).unwrap().order.unwrap();
-    assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
-    // None that is there: it ends with its order.
-    drop(liar);
-    let gone = || reason(client.acquire("a", &AcquireOptions::new()).map(drop)) == Reason::NoGpuProcess;
-    until("the liar is gone", gone);
+    let memory = imitation(0, GRANULE);
+    let mut greedy = RawSession::begin_in(&sidecar, GPU_SINCE);
+    // Each is kept by a lease of the session alone, and its descriptor with it.
+    let given = (1..=LIMIT).take_while(|&allocation| {
+        let keep = Some(v1::Keep::default());
+        let request = v1::PutGpuRequest { allocation, keep, ..request("", GRANULE, 0) };
+        greedy.send_with(SessionKind::PutGpu, &request, &[memory.as_fd()]);
+        greedy.next_frame().is_some()
+    });
+    let given = given.count() as u64;
+    assert!(0 < given && given < LIMIT, "{given} descriptors of {LIMIT}");
+    until("the log says so", || sidecar.logged("session cut").is_some());
+    let told = sidecar.logged("session cut").unwrap()["error"].to_string();
+    assert!(told.contains("raise the sidecar's limit of open files"), "{told}");
+    // Whoever was there before goes on, whoever comes is served.
+    until("its memory is given back", || descriptors(sidecar.pid(), "memfd:fake-gpu") == 0);
+    until("its session has ended", || client.status().unwrap().sessions == 1);
+    let mut next = RawSession::begin_in(&sidecar, GPU_SINCE);
+    put(&mut next, &request("a", GRANULE, 0), memory.as_fd()).unwrap();
     client.unname(&["a"]).unwrap();
-    drop(client);
+    drop((next, client));
     sidecar.assert_all_free();
 }

@@ -24,7 +24,7 @@ fn the_sidecar_holds_one_descriptor_for_a_tensor_and_maps_none() {
         reader.ask("get a", "got");
         reader.ask("get b", "got");
     }
-    assert_eq!(descriptors(sidecar.pid(), MEMORY), 2);
+    until("there is one for each", || descriptors(sidecar.pid(), MEMORY) == 2);
     assert_eq!(maps(sidecar.pid(), MEMORY), 0);
     assert_eq!(held(&sidecar), [2.0, 3.0 * GRANULE as f64]);
     let by_ipc = |name| sidecar.metric(name, &["transport=\"cuda_ipc\""]);
@@ -39,8 +39,9 @@ fn the_sidecar_holds_one_descriptor_for_a_tensor_and_maps_none() {
     producer.ask("unname a", "unnamed");
     producer.ask("unname b", "unnamed");
     producer.ask("drop", "dropped 2");
-    until("the sidecar holds nothing", || descriptors(sidecar.pid(), MEMORY) == 0);
-    assert_eq!(held(&sidecar), [0.0, 0.0]);
+    until("the sidecar holds nothing", || {
+        descriptors(sidecar.pid(), MEMORY) == 0 && held(&sidecar) == [0.0, 0.0]
+    });
     gives_back(&mut producer, 3 * GRANULE);
     assert_eq!((maps(producer.pid(), MEMORY), descriptors(producer.pid(), MEMORY)), (0, 0));
     drop((producer, reader));
@@ -56,7 +57,7 @@ fn a_tensor_that_is_freed_while_it_is_mapped_stays_readable_and_is_nobodys_after
     let seen = reader.ask("get a", "got");
     producer.ask("unname a", "unnamed");
     producer.ask("drop", "dropped 1");
-    assert_eq!(descriptors(sidecar.pid(), MEMORY), 1, "the reader's lease keeps it");
+    until("the reader's lease keeps it", || descriptors(sidecar.pid(), MEMORY) == 1);
     assert_eq!(reader.ask("again", "read"), &seen[..8]);
     reader.kill();
     until("the sidecar holds nothing after the reader's death", || descriptors(sidecar.pid(), MEMORY) == 0);
@@ -70,10 +71,11 @@ fn a_killed_producer_leaves_what_is_named_and_nothing_else() {
     producer.ask("keep named 100 1", "put");
     producer.ask("put leased 100 2", "put");
     producer.ask("unname leased", "unnamed");
-    assert_eq!(descriptors(sidecar.pid(), MEMORY), 2);
+    until("there is one for each", || descriptors(sidecar.pid(), MEMORY) == 2);
     producer.kill();
-    until("what only its session kept is gone", || descriptors(sidecar.pid(), MEMORY) == 1);
-    assert_eq!(held(&sidecar), [1.0, GRANULE as f64]);
+    until("what only its session kept is gone", || {
+        descriptors(sidecar.pid(), MEMORY) == 1 && held(&sidecar) == [1.0, GRANULE as f64]
+    });
     let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
     reader.ask("get named", "got");
     reader.ask("unname named", "unnamed");
@@ -131,8 +133,9 @@ fn an_allocation_that_nobody_maps_any_more_is_used_for_the_next_tensor() {
     reader.ask("drop", "dropped 1");
     producer.ask("unname a", "unnamed");
     producer.ask("drop", "dropped 1");
-    until("it is kept, with a descriptor", || descriptors(producer.pid(), MEMORY) == 2);
-    assert_eq!(held(&sidecar), [0.0, 0.0]);
+    until("it is kept, with a descriptor", || {
+        descriptors(producer.pid(), MEMORY) == 2 && held(&sidecar) == [0.0, 0.0]
+    });
     let second = producer.ask("put b 90 2", "put");
     assert_ne!(first, second, "a tensor of its own");
     assert_eq!(maps(producer.pid(), MEMORY), 1, "in the same memory");

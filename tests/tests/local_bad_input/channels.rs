@@ -4,12 +4,12 @@ use tensorlane_client::channel::{ChannelSpec, Policy, Read, ReadOptions, Timeout
 use tensorlane_proto::Reason;
 use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_tests::Sidecar;
 use tensorlane_tests::raw::RawSession;
+use tensorlane_tests::{Sidecar, until};
 
 fn create(name: &str, slots: u32, slot_bytes: u64) -> v1::ChannelCreateRequest {
     let spec = v1::ChannelSpec { name: name.to_owned(), slots, slot_bytes, ..v1::ChannelSpec::default() };
-    v1::ChannelCreateRequest { spec: Some(spec), key: 1, deadline_ms: 1_000, readers: None }
+    v1::ChannelCreateRequest { spec: Some(spec), key: 1, deadline_ms: 60_000, readers: None }
 }
 
 #[test]
@@ -88,6 +88,17 @@ fn shapes_names_and_numbers_out_of_their_bounds_are_refused_and_leave_nothing() 
 }
 
 #[test]
+fn a_writer_that_expects_more_readers_than_its_channel_may_have_is_refused() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let refused = client.channel_writer(&ChannelSpec::new("c").readers_max(2).expect_readers(3)).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::InvalidArgument), "{refused}");
+    assert!(client.channels("").unwrap().is_empty());
+    drop(client);
+    sidecar.assert_all_free();
+}
+
+#[test]
 fn a_writer_that_never_maps_or_never_answers_has_no_reader_and_leaves_nothing() {
     let sidecar = Sidecar::with(tensorlane_tests::SidecarOptions::default().set("deadlines.map", "200ms"));
     let mut writer = RawSession::begin_in(&sidecar, CHANNELS_SINCE);
@@ -96,7 +107,7 @@ fn a_writer_that_never_maps_or_never_answers_has_no_reader_and_leaves_nothing() 
         writer.call::<v1::ChannelCreateResponse>(SessionKind::ChannelCreate, &create("deaf", 4, 64));
     assert_eq!(unmapped.unwrap_err().reason, Reason::DeadlineExceeded);
     let client = sidecar.client();
-    assert!(client.channels("").unwrap().is_empty());
+    until("there is no channel", || client.channels("").unwrap().is_empty());
     drop((writer, client));
     sidecar.assert_all_free();
 }
@@ -112,7 +123,7 @@ fn a_reader_that_knows_no_gaps_is_refused_by_a_channel_that_drops_and_leaves_not
     assert_eq!((refused.reason, refused.detail("policy")), (Reason::Unsupported, Some("latest")));
     let many = v1::ChannelAttachRequest { takes_gaps: true, hold: 5, ..attach };
     let refused = old.call::<v1::ChannelAttachResponse>(SessionKind::ChannelAttach, &many).unwrap_err();
-    assert_eq!((refused.reason, refused.detail("most")), (Reason::InvalidArgument, Some("4")));
+    assert_eq!((refused.reason, refused.detail("most")), (Reason::InvalidArgument, Some("3")));
     assert_eq!(writer.write_bytes(b"on", Timeout::Now).unwrap().readers, 0);
     drop((writer, old, client));
     sidecar.assert_all_free();

@@ -11,8 +11,10 @@ use tensorlane_client::channel::{
 use tensorlane_client::{Client, Error, PutOptions, Result};
 use tensorlane_proto::{DType, Reason};
 use tensorlane_tests::channels::{LONG, Program, message};
+use tensorlane_tests::other::{Other, role};
 use tensorlane_tests::process::{signal, stop};
-use tensorlane_tests::tensors::{dense, pattern, put_pattern};
+use tensorlane_tests::sidecar::session;
+use tensorlane_tests::tensors::{dense, pattern, put_pattern, seeded, u8s};
 use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
 
 /// A wait that ends in a test.
@@ -209,6 +211,26 @@ fn a_reader_begins_with_the_next_message_or_with_the_oldest_that_is_there() {
 }
 
 #[test]
+fn processes_that_read_and_put_nothing_take_little_of_the_arena() {
+    const READERS: u64 = 20;
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("read")).unwrap();
+    let clients: Vec<Client> = (0..READERS).map(|_| sidecar.client()).collect();
+    let mut readers: Vec<ChannelReader> = clients.iter().map(|client| reader(client, "read")).collect();
+    let used = || {
+        let arena = client.status().unwrap().arena.unwrap();
+        arena.total - arena.free
+    };
+    // The ring itself is below a mebibyte.
+    assert!(used() < (1 << 20) + READERS * (64 << 10), "{}", used());
+    write(&mut writer, "a");
+    assert!(readers.iter_mut().all(|reader| text(&message(reader)) == "a"));
+    drop((readers, clients));
+    until("nothing is kept of readers that have ended", || used() < 1 << 20);
+}
+
+#[test]
 fn a_reader_holds_as_many_messages_as_it_asked_for_and_gives_them_back_in_any_order() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
@@ -278,6 +300,56 @@ fn a_killed_writer_ends_its_channel_for_readers_that_sleep() {
     sidecar.assert_all_free();
 }
 
+/// Bytes of the tensor of message `number` of the writer that is killed: some make many pages, some a few bytes.
+fn written_by_another(number: u64) -> Vec<u8> {
+    pattern(number, 1 + (number * 7_919 % 60_000) as usize)
+}
+
+/// The other process of the test that kills it, which starts it with a sidecar to talk to: writes without end.
+#[test]
+fn another_process_writes() {
+    let Some((sockets, name)) = role() else { return };
+    let client = session(sockets).unwrap();
+    let mut writer = client.channel_writer(&spec(&name).expect_readers(1)).unwrap();
+    for number in 0.. {
+        let bytes = written_by_another(number);
+        let descriptor = dense(DType::U8, &[bytes.len() as u64]);
+        writer.write(&[Part::tensor(&descriptor, &bytes)], Timeout::Never).unwrap();
+    }
+}
+
+#[test]
+fn a_writer_that_is_killed_thirty_times_at_any_point_leaves_whole_messages() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    for turn in 0..30 {
+        let name = format!("killed-{turn}");
+        let mut other = Some(Other::start("channels::another_process_writes", &sidecar, &name));
+        let options = ReadOptions::new().wait(Duration::from_secs(60));
+        let mut reader = client.channel_reader(&name, &options).unwrap();
+        let mut number = 0;
+        let end = loop {
+            match reader.read(LONG).unwrap() {
+                Read::Message(message) => {
+                    assert_eq!(message.sequence(), number);
+                    let bytes = message.part(0).unwrap().to_vec();
+                    assert!(bytes == written_by_another(number), "message {number} is another one");
+                    number += 1;
+                    // It writes on meanwhile, up to a whole ring ahead.
+                    if number > 3 * turn {
+                        other.take().into_iter().for_each(Other::kill);
+                    }
+                }
+                Read::End(end) => break end,
+                none => panic!("a message or the end, not {none:?}"),
+            }
+        };
+        assert_eq!(end, End::WriterLost, "turn {turn}");
+    }
+    drop(client);
+    sidecar.assert_all_free();
+}
+
 #[test]
 fn a_killed_reader_is_waited_for_no_longer() {
     let sidecar = Sidecar::start();
@@ -308,16 +380,27 @@ fn a_killed_reader_is_waited_for_no_longer() {
 
 #[test]
 fn a_stopped_writer_does_not_answer_and_nobody_is_attached() {
-    let sidecar = Sidecar::with(SidecarOptions::default().set("deadlines.map", "300ms"));
+    let sidecar = Sidecar::with(SidecarOptions::default().set("deadlines.map", "2s"));
     let client = sidecar.client();
     let mut writer = program(&sidecar, &["write", "stopped"]);
-    until("the channel is there", || !client.channels("stopped").unwrap().is_empty());
+    until("the channel is there", || {
+        // Its own map came too late.
+        if writer.0.try_wait().unwrap().is_some() {
+            writer = program(&sidecar, &["write", "stopped"]);
+        }
+        !client.channels("stopped").unwrap().is_empty()
+    });
     stop(writer.0.id());
     let refused = client.channel_reader("stopped", &ReadOptions::new()).map(drop);
     assert_eq!(reason(refused), Reason::WriterNotAnswering);
     assert!(client.channels("stopped").unwrap()[0].readers.is_empty());
     signal(writer.0.id(), Signal::CONT);
-    let mut reader = reader(&client, "stopped");
+    let mut reader = None;
+    until("the writer answers again", || {
+        reader = client.channel_reader("stopped", &ReadOptions::new()).ok();
+        reader.is_some()
+    });
+    let mut reader = reader.unwrap();
     writer.say("awake\n");
     assert_eq!(text(&message(&mut reader)), "awake");
     drop(writer);
@@ -337,6 +420,33 @@ fn a_sidecar_that_is_killed_ends_its_channels_after_they_have_drained() {
     assert!(matches!(nothing(reader.read(LONG)), Error::SessionLost { .. }));
     let lost = (0..100).find_map(|_| writer.write_bytes(b"lost", LONG).err()).unwrap();
     assert!(matches!(lost, Error::SessionLost { .. }), "{lost}");
+}
+
+#[test]
+fn a_reader_that_sleeps_while_its_sidecar_ends_in_order_is_told_that_its_session_is_lost() {
+    let mut sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let writer = sidecar.client().channel_writer(&spec("ending")).unwrap();
+    let mut reader = reader(&client, "ending");
+    thread::scope(|scope| {
+        let sleeps = scope.spawn(|| nothing(reader.read(LONG)));
+        until("the reader sleeps", || client.channels("ending").unwrap()[0].readers[0].waits);
+        sidecar.terminate();
+        let told = sleeps.join().unwrap();
+        assert!(matches!(told, Error::SessionLost { .. }), "{told}");
+    });
+    drop(writer);
+}
+
+#[test]
+fn a_reader_that_tries_once_at_a_time_is_told_that_its_sidecar_is_gone() {
+    let mut sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let _writer = client.channel_writer(&spec("polled")).unwrap();
+    let mut reader = reader(&client, "polled");
+    assert_eq!(nothing(reader.read(Timeout::Now)).reason(), Some(Reason::DeadlineExceeded));
+    sidecar.kill();
+    until("it is told", || matches!(nothing(reader.read(Timeout::Now)), Error::SessionLost { .. }));
 }
 
 #[test]
@@ -424,6 +534,12 @@ fn bad_specifications_and_messages_are_refused_and_leave_nothing() {
     assert_eq!(reason(writer.write_bytes(&large, LONG).map(drop)), Reason::TooLarge);
     let part = dense(DType::F32, &[2]);
     assert_eq!(reason(writer.write(&[Part::tensor(&part, &[0; 7])], LONG).map(drop)), Reason::LayoutMismatch);
+    for (part, count, bound) in [(u8s(1), 1_025, "1024 parts"), (seeded(u64::MAX, 1), 1_000, "16384 fit")] {
+        let parts: Vec<Part<'_>> = (0..count).map(|_| Part::tensor(&part, &[0])).collect();
+        let refused = writer.write(&parts, LONG).map(drop).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::TooLarge), "{refused}");
+        assert!(refused.to_string().contains(bound), "{refused}");
+    }
     write(&mut writer, "well");
     assert_eq!(text(&message(&mut reader)), "well");
     drop((writer, reader, client));
@@ -449,6 +565,7 @@ fn the_command_writes_reads_and_lists_a_channel() {
     let stat = program(&sidecar, &["stat", "lines", "-o", "json"]).finish();
     let stat: serde_json::Value = serde_json::from_str(&stat).unwrap();
     assert_eq!((&stat["written"], &stat["readers"][0]["route"]), (&2.into(), &"local".into()));
+    assert_eq!((&stat["readers_left_out"], &stat["allowed_left_out"]), (&0.into(), &0.into()));
     assert_eq!(writer.finish(), "3 messages, 8 B\n");
     assert_eq!(tail.finish(), "onethree");
     assert_eq!(copy.finish(), "one\n\nthree\n");

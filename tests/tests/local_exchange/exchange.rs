@@ -379,11 +379,11 @@ fn a_description_tells_what_is_known() {
 fn the_status_counts_what_there_is_and_the_peers_begin_with_oneself() {
     let sidecar = Sidecar::with(SidecarOptions::default().set("peer", "alone"));
     let client = sidecar.client();
-    let stored = put_pattern(&client, 1, 1 << 20, &PutOptions::named("counted")).unwrap();
+    let stored = put_pattern(&client, 1, 2 << 20, &PutOptions::named("counted")).unwrap();
     let status = client.status().unwrap();
     assert_eq!((status.tensors, status.leases, status.names, status.sessions), (1, 1, 1, 1));
     let arena = status.arena.unwrap();
-    assert_eq!((arena.total, arena.sealed), (256 << 20, 1 << 20));
+    assert_eq!((arena.total, arena.sealed), (256 << 20, 2 << 20));
     assert!(arena.held > 0, "the rest of the session's segment is the session's to use: {arena:?}");
     assert_eq!(status.incarnation, client.incarnation().unwrap().to_string());
     let peers = client.peers().unwrap();

@@ -159,6 +159,28 @@ fn a_sidecar_that_starts_again_has_its_sets_by_name_and_reference_with_version_a
 }
 
 #[test]
+fn leaves_without_elements_and_of_small_types_are_there_again_with_their_rows() {
+    let (_root, mut sidecar) = started();
+    let spec = SetSpec::new("odd", 4)
+        .leaf("none", DType::F32, &[0])
+        .leaf("flag", DType::Bool, &[])
+        .leaf("half", DType::BF16, &[2])
+        .leaf("deep/eight", DType::F8E4M3, &[3]);
+    let row: [(&str, &[u8]); 4] =
+        [("none", b""), ("flag", b"\x01"), ("half", b"abcd"), ("deep/eight", b"efg")];
+    let client = sidecar.client();
+    let set = client.create_set(&spec.files(&at("odd"))).unwrap();
+    set.write(&Place::Rows(rows(&[2])), 1, &BTreeMap::from(row), None).unwrap();
+    drop((client, set));
+    sidecar.kill();
+    sidecar.start_again();
+    let again = sidecar.client().open_mutable_set("odd").unwrap();
+    let read = again.read(&[], &rows(&[2])).unwrap();
+    let leaves: Vec<_> = read.leaves.iter().map(|(key, tensor)| (key.as_str(), tensor.to_vec())).collect();
+    assert_eq!(leaves, row.map(|(key, bytes)| (key, bytes.to_vec())));
+}
+
+#[test]
 fn directories_that_are_none_of_a_set_are_refused_and_stay_as_they_are() {
     let (root, sidecar) = started();
     let client = sidecar.client();

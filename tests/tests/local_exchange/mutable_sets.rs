@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tensorlane_client::set::mutable::{MutableSet, Place, SetSpec};
-use tensorlane_client::{Client, PutOptions};
+use tensorlane_client::set::mutable::{CommitOptions, MutableSet, Place, SetSpec};
+use tensorlane_client::{Client, PutOptions, RetryId};
 use tensorlane_proto::{DType, Range, Reason, Selection};
 use tensorlane_tests::{Sidecar, reason};
 
@@ -68,6 +68,29 @@ fn rows_are_zero_at_first_and_what_was_written_later_and_a_new_set_holds_nothing
     let now = set.now().unwrap();
     assert_eq!(now.version, 2);
     assert!(now.held_bytes > 0 && now.held_bytes < now.bytes / 10, "only what was written takes room");
+}
+
+#[test]
+fn zeros_take_no_memory_where_nothing_else_was_written() {
+    let sidecar = Sidecar::start();
+    let (_client, set) = made(&sidecar);
+    let write = |list: &[u64], value| write(&set, &Place::Rows(rows(list)), list.len() as u64, value, None);
+    let everything: Vec<u64> = (0..ROWS).collect();
+    assert_eq!(write(&everything, 0).unwrap(), 1, "it is a commit all the same");
+    assert_eq!(set.now().unwrap().held_bytes, 0);
+    write(&[4, 998], 7).unwrap();
+    let held = set.now().unwrap().held_bytes;
+    write(&[4, 500, 3], 0).unwrap();
+    assert_eq!(values(&set, &rows(&[3, 4, 500, 998])), [0, 0, 0, 7], "zeros are written over what was there");
+    assert_eq!(set.now().unwrap().held_bytes, held);
+    // Of a commit of both leaves one is zero, and of its rows some.
+    let (obs, reward) =
+        (vec![0; 3 * usize::try_from(WIDE).unwrap()], [0_u32, 9, 0].map(u32::to_le_bytes).concat());
+    let leaves = BTreeMap::from([("obs", &obs[..]), ("next/reward", &reward[..])]);
+    set.write(&Place::Rows(rows(&[100, 300, 700])), 3, &leaves, None).unwrap();
+    let read = set.read(&["next/reward"], &rows(&[100, 300, 700])).unwrap();
+    assert_eq!(read.leaves[0].1.to_vec(), reward);
+    assert_eq!(set.now().unwrap().held_bytes, held / 2 * 3, "one band more");
 }
 
 #[test]
@@ -180,4 +203,21 @@ fn what_does_not_fit_is_refused_and_leaves_everything_as_it_was() {
     client.drop_set("replay").unwrap();
     drop((client, set));
     sidecar.assert_all_free();
+}
+
+#[test]
+fn a_commit_that_is_repeated_by_its_retry_id_is_made_once() {
+    let sidecar = Sidecar::start();
+    let (_client, set) = made(&sidecar);
+    let reward = 7_u32.to_le_bytes();
+    let leaves = BTreeMap::from([("next/reward", &reward[..])]);
+    let once = CommitOptions::new().expects(0).retry_id(RetryId([3; 16]));
+    let first = set.write(&Place::Extend, 1, &leaves, once).unwrap();
+    // By another session, as after the loss of the first one.
+    let other = sidecar.client().open_mutable_set(set.reference()).unwrap();
+    assert_eq!(other.write(&Place::Extend, 1, &leaves, once).unwrap(), first);
+    let now = set.now().unwrap();
+    assert_eq!((now.version, now.cursor), (1, 1));
+    let another = CommitOptions::new().retry_id(RetryId([4; 16]));
+    assert_eq!(other.write(&Place::Extend, 1, &leaves, another).unwrap().first, 1);
 }

@@ -200,21 +200,28 @@ fn a_writer_whose_slots_are_all_held_drops_its_message_and_says_so() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
     let mut writer = client.channel_writer(&spec("held", Policy::Latest)).unwrap();
-    let mut holding = client.channel_reader("held", &ReadOptions::new().hold(4)).unwrap();
-    let held: Vec<Message> = (0..4)
+    let mut holding = client.channel_reader("held", &ReadOptions::new().hold(3)).unwrap();
+    let mut also = client.channel_reader("held", &ReadOptions::new().hold(1)).unwrap();
+    let mut held: Vec<Message> = (0..3)
         .map(|sequence| {
             write(&mut writer, sequence);
+            drop(message(&mut also));
             message(&mut holding)
         })
         .collect();
+    write(&mut writer, 3);
+    held.push(message(&mut also));
     let written = writer.write_bytes(b"lost", LONG).unwrap();
-    assert_eq!((written.sequence, written.readers, written.dropped), (4, 1, true));
+    assert_eq!((written.sequence, written.readers, written.dropped), (4, 2, true));
     held.iter().for_each(check);
     drop(held);
     write(&mut writer, 5);
-    assert!(matches!(holding.read(LONG).unwrap(), Read::Gap { dropped: 1, next: 5 }));
+    assert!(matches!(also.read(LONG).unwrap(), Read::Gap { dropped: 1, next: 5 }));
+    check(&message(&mut also));
+    assert!(matches!(holding.read(LONG).unwrap(), Read::Gap { dropped: 2, next: 5 }));
     check(&message(&mut holding));
-    let many = client.channel_reader("held", &ReadOptions::new().hold(5)).map(drop);
+    // Nobody holds every slot: the writer has one left, whoever reads.
+    let many = client.channel_reader("held", &ReadOptions::new().hold(4)).map(drop);
     assert_eq!(reason(many), Reason::InvalidArgument);
 }
 
@@ -271,6 +278,8 @@ fn commands_show_a_policy_what_was_dropped_and_where() {
     signal(tail.0.id(), Signal::CONT);
     assert_eq!(printed.next().unwrap().unwrap(), "8 dropped before 8");
     assert_eq!(printed.next().unwrap().unwrap(), "8  4 B");
+    // A line is printed before its message is given back.
+    until("it waits for the next one", || client.channels("c").unwrap()[0].readers[0].waits);
     let stat = Program::start(&sidecar, &["-o", "json", "channel", "stat", "c"]).finish();
     let stat: Value = serde_json::from_str(&stat).unwrap();
     assert_eq!((&stat["policy"], &stat["written"]), (&Value::from("latest"), &Value::from(9)));

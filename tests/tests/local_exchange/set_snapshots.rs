@@ -9,7 +9,7 @@ use tensorlane_client::set::mutable::{MutableSet, Place, SetFiles, SetSpec};
 use tensorlane_client::set::snapshot::{Snapshot, SnapshotOptions};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Tensor};
 use tensorlane_proto::set::Node;
-use tensorlane_proto::{DType, Reason, Selection};
+use tensorlane_proto::{DType, Range, Reason, Selection};
 use tensorlane_tests::tensors::put_pattern;
 use tensorlane_tests::{Sidecar, SidecarOptions, failure, failure_in_time, reason, until};
 
@@ -148,8 +148,15 @@ fn snapshots_and_reads_of_all_rows_beside_writers_have_all_of_each_commit_or_not
             let values = together.map(|row| value(&sealed, row));
             assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
             drop(sealed);
-            let read = set.read(&[], &Selection::All).unwrap();
-            let values = together.map(|row| of_row(&read.leaves[0].1, &read.leaves[1].1, row));
+            let everything = [Range::FULL, Range::new(0, ROWS)].map(|range| Selection::Ranges(vec![range]));
+            for all in [vec![Selection::All], everything.to_vec()].concat() {
+                let read = set.read(&[], &all).unwrap();
+                let values = together.map(|row| of_row(&read.leaves[0].1, &read.leaves[1].1, row));
+                assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+            }
+            // All of them but the first, whose neighbours are a snapshot, too.
+            let read = set.read(&[], &Selection::Ranges(vec![Range::new(1, ROWS)])).unwrap();
+            let values = [699, 1_299, 1_998].map(|row| of_row(&read.leaves[0].1, &read.leaves[1].1, row));
             assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
         }
         done.store(true, Ordering::Release);

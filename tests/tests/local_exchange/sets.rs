@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tensorlane_client::set::{PublishOptions, Published};
+use tensorlane_client::set::{Keys, PublishOptions, Published};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Result, Stored};
 use tensorlane_proto::set::{Node, Tree};
 use tensorlane_proto::{Failure, Reason, Reference};
@@ -57,6 +57,33 @@ fn a_set_is_published_and_got_whole_by_another_session() {
         assert!(reader.unname(&[name]).unwrap().remove(0).is_ok());
     }
     sidecar.assert_all_free();
+}
+
+#[test]
+fn of_some_keys_of_a_set_only_the_tensors_are_leased() {
+    let sidecar = Sidecar::start();
+    let (writer, reader) = (sidecar.client(), sidecar.client());
+    publish(&writer, 7, &keeping(1)).unwrap();
+    drop(writer);
+    // Its manifest leases what it lists.
+    until("the writer's leases are gone", || reader.status().unwrap().leases == LEAVES);
+    let these = |keys: &[&str]| Keys::These(keys.iter().map(|key| (*key).to_owned()).collect());
+    for (keys, count) in [
+        (these(&["layers/1"]), 1),
+        (these(&["layers.0", "seed"]), 1),
+        (these(&["lay*"]), LEAVES),
+        (Keys::IfThere(vec!["layers/2".to_owned(), "none".to_owned()]), 1),
+        (Keys::All, LEAVES),
+    ] {
+        let set = reader.get_set_of("policy", &keys, &all()).unwrap();
+        assert_eq!(set.tree.tensors().len() as u64, count, "{keys:?}");
+        assert!(set.tree.tensors().iter().all(|(_, tensor)| is_intact(tensor)));
+        assert_eq!(reader.status().unwrap().leases, LEAVES + count + 1, "these and the manifest besides");
+        drop(set);
+        reader.flush().unwrap();
+    }
+    let refused = failure(reader.get_set_of("policy", &these(&["seed", "layers/9"]), &all()));
+    assert_eq!((refused.reason, refused.detail("key")), (Reason::SetMismatch, Some("layers/9")));
 }
 
 #[test]
@@ -188,6 +215,17 @@ fn bytes_that_say_they_are_a_manifest_and_are_none_are_no_set() {
     let stored = client.put(&descriptor, b"{\"a\"", &PutOptions::named("x")).unwrap();
     assert_eq!(reason(client.get_set("x", &all())), Reason::NotASet);
     assert_eq!(reason(client.get_set(stored.reference(), &all())), Reason::NotASet);
+    // No reader copies what no manifest has.
+    let bytes = vec![b'{'; tensorlane_proto::set::MANIFEST_BYTES_MAX + 1];
+    let mut descriptor = tensorlane_tests::tensors::u8s(bytes.len() as u64);
+    descriptor.metadata =
+        tensorlane_proto::Metadata::new([(tensorlane_proto::set::SET_METADATA, "1")]).unwrap();
+    drop(client.put(&descriptor, &bytes, &PutOptions::named("y")).unwrap());
+    let refused: Failure = failure(client.get_set("y", &all()));
+    assert!(
+        refused.reason == Reason::NotASet && refused.message.contains("16777216 are the most"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tensorlane_tests::pipes::LONG;
 use tensorlane_tests::raw::RawSession;
 use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::u8s;
-use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
+use tensorlane_tests::{Sidecar, SidecarOptions, failure_in_time, reason, until};
 
 /// A wait that ends in a test.
 const SHORT: Timeout = Timeout::After(Duration::from_millis(50));
@@ -35,7 +35,7 @@ fn put(client: &Client, name: &str) -> Reference {
 
 /// Gives these names to one tensor, in one request.
 fn name_all(client: &Client, target: &Reference, names: impl Iterator<Item = String>) {
-    let naming = |name| Naming { target: target.clone().into(), name, replaces: None };
+    let naming = |name| Naming { target: Some(target.clone().into()), name, replaces: None };
     client.name_together(&names.map(naming).collect::<Vec<_>>()).unwrap();
 }
 
@@ -112,8 +112,7 @@ fn what_there_is_comes_first_and_then_each_change_once_and_in_order() {
         [4, 6, 9],
         "each change of a name has a number, and a name given again to its tensor is none"
     );
-    let over = watch.next(SHORT);
-    assert_eq!(reason(over), Reason::DeadlineExceeded);
+    assert_eq!(failure_in_time(|| watch.next(SHORT)).reason, Reason::DeadlineExceeded);
     assert_eq!(watch.revision().unwrap().sequence, 9);
 }
 
@@ -179,7 +178,7 @@ fn another_client_goes_on_from_a_revision_without_a_gap() {
     for n in 0..10 {
         says(&mut watch, WatchKind::Gone, &shard(n));
     }
-    assert_eq!(reason(watch.next(SHORT)), Reason::DeadlineExceeded);
+    assert_eq!(failure_in_time(|| watch.next(SHORT)).reason, Reason::DeadlineExceeded);
 }
 
 #[test]

@@ -13,7 +13,7 @@ const WIDE: u64 = 200_000;
 const KILLS: u64 = 30;
 /// Kills at most, if none of the first ones hit a commit while its rows were written.
 const KILLS_AT_MOST: u64 = 300;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Value of a row, proven to be one in both leaves; none where it is torn.
 fn value(set: &MutableSet, row: u64) -> Option<u8> {
@@ -137,8 +137,11 @@ fn commits_to_a_journal_are_whole_after_any_kill_and_none_that_was_seen_is_lost(
         .admin();
     let mut sidecar = Sidecar::with(options);
     let spec = SetSpec::new("replay", ROWS).leaf("obs", DType::U8, &[WIDE]).leaf("done", DType::U8, &[1]);
-    let files =
-        SetFiles { directory: "replay".to_owned(), durability: Durability::Disk, ..SetFiles::default() };
+    let files = SetFiles {
+        directory: "replay".to_owned(),
+        durability: Some(Durability::Disk),
+        ..SetFiles::default()
+    };
     let client = sidecar.client();
     let reference = client.create_set(&spec.files(&files)).unwrap().reference().to_owned();
     drop(client);

@@ -1,6 +1,7 @@
 //! A sidecar takes every variable that the operator's planner gives it, and starts with them.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tensorlane_client::{AcquireOptions, Moved, PutOptions};
@@ -9,16 +10,21 @@ use tensorlane_operator::plan::Facts;
 use tensorlane_operator::{Decision, Deny, plan};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::{Reason, Transport};
+use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, failure, until};
 
-/// Decision of an operator with these abilities about a pod with a GPU.
-fn decided(annotations: &Value, exchange: &Value, abilities: Abilities) -> Decision {
+/// Facts that an operator with these abilities has of an installation.
+fn known(abilities: Abilities) -> Facts {
+    Facts { abilities, ..Facts::default() }
+}
+
+/// Decision of an operator with these facts about a pod with a GPU.
+fn decided(annotations: &Value, exchange: &Value, mut facts: Facts) -> Decision {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "annotations": annotations},
         "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
     });
-    let mut facts = Facts { abilities, ..Facts::default() };
     facts.exchanges.insert("training".to_owned(), serde_json::from_value(exchange.clone()).unwrap());
     plan(&pod, &facts).decision
 }
@@ -28,21 +34,30 @@ fn variables(annotations: &Value, exchange: &Value) -> BTreeMap<String, String> 
     variables_by(Abilities::THIS_RELEASE, annotations, exchange)
 }
 
-/// The same by an operator that believes its sidecars able to do this.
+/// The variables by an operator that believes its sidecars able to do this.
 fn variables_by(abilities: Abilities, annotations: &Value, exchange: &Value) -> BTreeMap<String, String> {
-    let Decision::Inject(plan) = decided(annotations, exchange, abilities) else { panic!("it is injected") };
+    variables_with(known(abilities), annotations, exchange, "127.0.0.1")
+}
+
+/// The variables by an operator with these facts, of a pod with these addresses.
+fn variables_with(
+    facts: Facts,
+    annotations: &Value,
+    exchange: &Value,
+    ips: &str,
+) -> BTreeMap<String, String> {
+    let Decision::Inject(plan) = decided(annotations, exchange, facts) else { panic!("it is injected") };
     let sidecar = &plan.pod["spec"]["initContainers"][0];
     let given = sidecar["env"].as_array().unwrap().iter().map(|one| {
         let value = one["value"].as_str().unwrap_or(match one["name"].as_str().unwrap() {
             "POD_NAME" => "trainer-0",
-            "POD_IPS" => "127.0.0.1",
+            "POD_IPS" => ips,
             _ => "x",
         });
         (one["name"].as_str().unwrap().to_owned(), value.to_owned())
     });
     let given: BTreeMap<_, _> = given.collect();
-    let filled =
-        |value: &String| value.replace("$(POD_NAME)", "trainer-0").replace("$(POD_IPS)", "127.0.0.1");
+    let filled = |value: &String| value.replace("$(POD_NAME)", "trainer-0").replace("$(POD_IPS)", ips);
     given.iter().map(|(name, value)| (name.clone(), filled(value))).collect()
 }
 
@@ -78,6 +93,23 @@ fn a_sidecar_starts_with_what_the_planner_gives_it() {
     assert_eq!((status.exchange.as_str(), status.peer.as_str()), ("training", "trainer-0"));
     assert_eq!(status.arena.unwrap().total, 64 << 20);
     sidecar.assert_all_free();
+}
+
+/// Addresses of the line for a peers file, which are those that a directory is told, too.
+#[test]
+fn a_pod_with_addresses_of_both_families_is_told_of_by_those_on_which_its_sidecar_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    for (ipv6, told) in [(false, r#"["10.0.0.7:9421"]"#), (true, r#"["10.0.0.7:9421", "[fd00::7]:9421"]"#)] {
+        let mut facts = known(Abilities::THIS_RELEASE);
+        facts.defaults.ipv6 = ipv6;
+        let mut variables = variables_with(facts, &asked(&[]), &json!({}), "10.0.0.7,fd00::7");
+        variables.insert("TENSORLANE_STATE_DIRECTORY".to_owned(), folder.path().display().to_string());
+        let mut command = Command::new(bin_dir().join("tensorlane-sidecar"));
+        let printed = command.arg("--print-peer").env_clear().envs(variables).output().unwrap();
+        let line = String::from_utf8_lossy(&printed.stdout);
+        let errors = String::from_utf8_lossy(&printed.stderr);
+        assert!(printed.status.success() && line.contains(&format!("addresses: {told}")), "{line}{errors}");
+    }
 }
 
 /// Annotations of every pod of these tests: little memory.
@@ -165,7 +197,7 @@ fn the_planner_refuses_what_a_sidecar_would_refuse_and_takes_what_it_would_take(
     for (exchange, annotations) in cases {
         let annotations = asked(annotations);
         let options = options(variables_by(Abilities::EVERYTHING, &annotations, &exchange));
-        match decided(&annotations, &exchange, Abilities::THIS_RELEASE) {
+        match decided(&annotations, &exchange, known(Abilities::THIS_RELEASE)) {
             Decision::Deny(Deny::Unsupported(_)) => {
                 let (status, log) = Sidecar::refused(options);
                 assert_eq!(status.code(), Some(1), "{exchange} {annotations}: {log}");

@@ -3,6 +3,7 @@
 mod limits;
 mod pressure;
 mod probes;
+mod room;
 mod seats;
 mod streams;
 mod tables;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tensorlane_tests::{Sidecar, SidecarOptions, http, until};
+use tensorlane_tests::wait::SetOnDrop;
+use tensorlane_tests::{Sidecar, SidecarOptions, http, until, where_the_machine_runs_on};
 
 /// Time that a probe has: that of Kubernetes, which the webhook leaves as it is.
 const PROBE: Duration = Duration::from_secs(1);
@@ -73,47 +74,42 @@ fn raise_descriptors() {
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("more descriptors");
 }
 
-/// Sets it when it is dropped, also where the test fails meanwhile.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn probes_are_answered_in_time_whatever_others_do_at_their_port() {
-    raise_descriptors();
-    let sidecar = Sidecar::with(SidecarOptions::default().admin());
-    let address = sidecar.admin();
-    let floods: [&[Flood]; 5] = [&[SILENT], &[HALF], &[UNREAD], &[WHOLE], &[SILENT, HALF, UNREAD, WHOLE]];
-    let mut wrong = Vec::new();
-    for floods in floods {
-        let (opened, over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            for flood in floods {
-                scope.spawn(|| flood.run(address, &opened, &over));
-            }
-            let _over = Over(&over);
-            until("the flood has taken what it can", || opened.load(Ordering::Relaxed) > 2 * KEPT);
-            let (mut cut, mut late, mut slowest) = (0, vec![false], Duration::ZERO);
-            for _ in 0..PROBES {
-                let (status, took) = probe(address);
-                late.push(took >= PROBE);
-                cut += usize::from(status != Ok(200) && took < PROBE);
-                slowest = slowest.max(took);
-            }
-            // The kernel may drop the first packet of a connection, which is sent again after a second. It is no place that is missing.
-            let misses = late.iter().filter(|late| **late).count();
-            let again = late.windows(2).any(|pair| pair == [true, true]);
-            println!("{floods:?}: {cut} of {PROBES} probes cut, {misses} late, the slowest took {slowest:?}");
-            if cut > 0 || again {
-                wrong.push((floods, cut, misses));
-            }
-        });
-    }
-    assert!(wrong.is_empty(), "probes were cut, or late twice in a row: {wrong:?}");
-    // What nobody reads has ended, and whoever scrapes is answered again.
-    until("metrics are served", || http::get(address, "/metrics").0 == 200);
+    where_the_machine_runs_on(|| {
+        raise_descriptors();
+        let sidecar = Sidecar::with(SidecarOptions::default().admin());
+        let address = sidecar.admin();
+        let floods: [&[Flood]; 5] = [&[SILENT], &[HALF], &[UNREAD], &[WHOLE], &[SILENT, HALF, UNREAD, WHOLE]];
+        let mut wrong = Vec::new();
+        for floods in floods {
+            let (opened, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                for flood in floods {
+                    scope.spawn(|| flood.run(address, &opened, &over));
+                }
+                let _over = SetOnDrop(&over);
+                until("the flood has taken what it can", || opened.load(Ordering::Relaxed) > 2 * KEPT);
+                let (mut cut, mut late, mut slowest) = (0, vec![false], Duration::ZERO);
+                for _ in 0..PROBES {
+                    let (status, took) = probe(address);
+                    late.push(took >= PROBE);
+                    cut += usize::from(status != Ok(200) && took < PROBE);
+                    slowest = slowest.max(took);
+                }
+                // The kernel may drop the first packet of a connection, which is sent again after a second. It is no place that is missing.
+                let misses = late.iter().filter(|late| **late).count();
+                let again = late.windows(2).any(|pair| pair == [true, true]);
+                println!(
+                    "{floods:?}: {cut} of {PROBES} probes cut, {misses} late, the slowest took {slowest:?}"
+                );
+                if cut > 0 || again {
+                    wrong.push((floods, cut, misses));
+                }
+            });
+        }
+        assert!(wrong.is_empty(), "probes were cut, or late twice in a row: {wrong:?}");
+        // What nobody reads has ended, and whoever scrapes is answered again.
+        until("metrics are served", || http::get(address, "/metrics").0 == 200);
+    });
 }

@@ -6,7 +6,8 @@ use tensorlane_client::{AcquireOptions, PutOptions, Stored};
 use tensorlane_proto::Reference;
 use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
-use tensorlane_tests::{Sidecar, SidecarOptions};
+use tensorlane_tests::wait::{PATIENCE, until_within};
+use tensorlane_tests::{Sidecar, SidecarOptions, where_the_machine_runs_on};
 
 const MEMBERS: usize = 64;
 const SEATS: usize = 16;
@@ -26,47 +27,56 @@ fn line(sidecar: &Sidecar) -> String {
 
 #[test]
 fn sixty_four_members_with_sixteen_seats_each_all_reach_whom_they_need() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("peers.yaml");
-    // An address of the loopback network that no other process of these tests has.
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let start = |member: usize| {
-        let options = SidecarOptions::default().set("peer", format!("m{member}"));
-        let options = options.set("peers.file", file.display()).set("peers.max", SEATS);
-        let options = options.set("arena.size", "16Mi").set("gc.copyIdle", "200ms");
-        Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.8:{}", 9500 + member)))
-    };
-    let all: Vec<Sidecar> = (0..MEMBERS).map(start).collect();
-    let whole = format!("peers:\n{}", all.iter().map(line).collect::<String>());
-    std::fs::write(folder.path().join("new"), whole).unwrap();
-    std::fs::rename(folder.path().join("new"), &file).unwrap();
+    where_the_machine_runs_on(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("peers.yaml");
+        // An address of the loopback network that no other process of these tests has.
+        let [_, _, high, low] = std::process::id().to_be_bytes();
+        let start = |member: usize| {
+            let options = SidecarOptions::default().set("peer", format!("m{member}"));
+            let options = options.set("peers.file", file.display()).set("peers.max", SEATS);
+            let options = options.set("arena.size", "16Mi").set("gc.copyIdle", "200ms");
+            Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.8:{}", 9500 + member)))
+        };
+        let all: Vec<Sidecar> = (0..MEMBERS).map(start).collect();
+        let whole = format!("peers:\n{}", all.iter().map(line).collect::<String>());
+        std::fs::write(folder.path().join("new"), whole).unwrap();
+        std::fs::rename(folder.path().join("new"), &file).unwrap();
 
-    let owners: Vec<_> = all.iter().map(Sidecar::client).collect();
-    let stored: Vec<Stored> = owners
-        .iter()
-        .enumerate()
-        .map(|(member, owner)| put_pattern(owner, member as u64, 10_000, &PutOptions::new()).unwrap())
-        .collect();
-    let references: Vec<Reference> = stored.iter().map(|one| one.reference().clone()).collect();
-    for some in (0..MEMBERS).collect::<Vec<_>>().chunks(TOGETHER) {
-        std::thread::scope(|scope| {
-            for member in some {
-                let (reader, references) = (&owners[*member], &references);
-                scope.spawn(move || {
-                    for step in 1..=ASKED {
-                        let other = (member + 3 * step) % MEMBERS;
-                        let got = reader.acquire(&references[other], &AcquireOptions::new());
-                        let got = got.unwrap_or_else(|error| panic!("m{member} from m{other}: {error:?}"));
-                        assert!(is_intact(&got), "m{member} from m{other}");
-                        let peers = reader.peers().unwrap();
-                        let connected = peers.iter().filter(|peer| peer.state == "connected").count();
-                        // One that gave its seat away is seen until it has ended.
-                        assert!((1..=2 * SEATS).contains(&connected), "m{member} has {connected} connected");
-                    }
-                });
-            }
+        let owners: Vec<_> = all.iter().map(Sidecar::client).collect();
+        let stored: Vec<Stored> = owners
+            .iter()
+            .enumerate()
+            .map(|(member, owner)| put_pattern(owner, member as u64, 10_000, &PutOptions::new()).unwrap())
+            .collect();
+        let references: Vec<Reference> = stored.iter().map(|one| one.reference().clone()).collect();
+        until_within(3 * PATIENCE, "every member lists itself and all others", || {
+            owners.iter().all(|owner| owner.peers().is_ok_and(|peers| peers.len() == MEMBERS))
         });
-    }
-    drop((stored, owners));
-    all.iter().for_each(Sidecar::assert_all_free);
+        for some in (0..MEMBERS).collect::<Vec<_>>().chunks(TOGETHER) {
+            std::thread::scope(|scope| {
+                for member in some {
+                    let (reader, references) = (&owners[*member], &references);
+                    scope.spawn(move || {
+                        for step in 1..=ASKED {
+                            let other = (member + 3 * step) % MEMBERS;
+                            let got = reader.acquire(&references[other], &AcquireOptions::new());
+                            let got =
+                                got.unwrap_or_else(|error| panic!("m{member} from m{other}: {error:?}"));
+                            assert!(is_intact(&got), "m{member} from m{other}");
+                            let peers = reader.peers().unwrap();
+                            let connected = peers.iter().filter(|peer| peer.state == "connected").count();
+                            // One that gave its seat away is seen until it has ended.
+                            assert!(
+                                (1..=2 * SEATS).contains(&connected),
+                                "m{member} has {connected} connected"
+                            );
+                        }
+                    });
+                }
+            });
+        }
+        drop((stored, owners));
+        all.iter().for_each(Sidecar::assert_all_free);
+    });
 }

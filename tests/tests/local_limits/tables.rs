@@ -14,7 +14,7 @@ use tensorlane_tests::cgroup::MemoryCgroup;
 use tensorlane_tests::raw::RawSession;
 use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::u8s;
-use tensorlane_tests::{Sidecar, SidecarOptions, failure, until};
+use tensorlane_tests::{Sidecar, SidecarOptions, failure, until, where_the_machine_runs_on};
 
 const MIB: u64 = 1 << 20;
 /// An arena that is populated from the start, so that the base is all that is left.
@@ -182,7 +182,7 @@ fn tables_that_are_all_full_are_refused_at_their_bounds_and_nobody_is_killed() {
     assert_eq!(container.kills(), 0);
 }
 
-/// The same as [`clear`], where tickets keep one tensor.
+/// Clears as [`clear`], where tickets keep one tensor.
 fn clear_but_tickets(client: &Client, stored: Vec<Stored>, names: &[String]) {
     drop(stored);
     for some in names.chunks(TOGETHER) {
@@ -269,41 +269,49 @@ fn requests_that_many_sessions_begin_and_do_not_end_take_their_part_and_nobody_i
 /// Items of two bytes each, beside one that waits for a name: little to send, and much once it is decoded.
 #[test]
 fn requests_that_become_much_wait_or_are_refused_by_what_they_become_and_nobody_is_killed() {
-    const SESSIONS: usize = 8;
-    const ITEMS: usize = 40_000;
-    let Some(container) = MemoryCgroup::limited(ARENA + BASE) else { return };
-    let sidecar = in_a_container(&container);
-    let client = sidecar.client();
-    let metric = |name| sidecar.metric(name, &["table=\"requests\""]);
-    let most = metric("tensorlane_sidecar_table_limit_bytes");
-    let kind = Some(v1::target::Kind::Name("never".to_owned()));
-    let waits = v1::GetItem { target: Some(v1::Target { kind, ..Default::default() }), selection: None };
-    let items = [vec![waits], vec![v1::GetItem::default(); ITEMS]].concat();
-    let request = v1::AcquireRequest { items, wait_ms: 10_000, deadline_ms: 10_000, ..Default::default() };
-    assert!(request.encoded_len() < MIB as usize, "little to send");
+    where_the_machine_runs_on(|| {
+        const SESSIONS: usize = 8;
+        const ITEMS: usize = 40_000;
+        let Some(container) = MemoryCgroup::limited(ARENA + BASE) else { return };
+        let sidecar = in_a_container(&container);
+        let client = sidecar.client();
+        let metric = |name| sidecar.metric(name, &["table=\"requests\""]);
+        let most = metric("tensorlane_sidecar_table_limit_bytes");
+        let kind = Some(v1::target::Kind::Name("never".to_owned()));
+        let waits = v1::GetItem { target: Some(v1::Target { kind, ..Default::default() }), selection: None };
+        let items = [vec![waits], vec![v1::GetItem::default(); ITEMS]].concat();
+        let request =
+            v1::AcquireRequest { items, wait_ms: 10_000, deadline_ms: 10_000, ..Default::default() };
+        assert!(request.encoded_len() < MIB as usize, "little to send");
 
-    let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let ask = || RawSession::begin(&sidecar).call::<v1::AcquireResponse>(SessionKind::Acquire, &request);
-        let all: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(ask)).collect();
-        // One of them, at least: and all that wait, no more than there is room for.
-        until("some are decoded, and wait for the name", || {
-            metric("tensorlane_sidecar_table_bytes") > (ITEMS * 64) as f64
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let ask =
+                || RawSession::begin(&sidecar).call::<v1::AcquireResponse>(SessionKind::Acquire, &request);
+            let all: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(ask)).collect();
+            // One of them, at least: and all that wait, no more than there is room for.
+            until("some are decoded, and wait for the name", || {
+                metric("tensorlane_sidecar_table_bytes") > (ITEMS * 64) as f64
+            });
+            assert!(metric("tensorlane_sidecar_table_bytes") <= most);
+            // Short requests are served meanwhile.
+            drop(client.put(&u8s(9), &[1; 9], &PutOptions::new()).unwrap());
+            all.into_iter().map(|one| one.join().unwrap()).collect()
         });
-        assert!(metric("tensorlane_sidecar_table_bytes") <= most);
-        // Short requests are served meanwhile.
-        drop(client.put(&u8s(9), &[1; 9], &PutOptions::new()).unwrap());
-        all.into_iter().map(|one| one.join().unwrap()).collect()
+        let refused: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+        assert!(
+            !refused.is_empty() && refused.len() < SESSIONS,
+            "{} of {SESSIONS} are refused",
+            refused.len()
+        );
+        assert!(
+            refused
+                .iter()
+                .all(|one| one.reason == Reason::LimitExceeded && one.message.contains("found no room"))
+        );
+        until("their bytes are back", || metric("tensorlane_sidecar_table_bytes") == 0.0);
+        assert_eq!(container.kills(), 0);
+        drop(client);
+        sidecar.assert_all_free();
+        drop(sidecar);
     });
-    let refused: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-    assert!(!refused.is_empty() && refused.len() < SESSIONS, "{} of {SESSIONS} are refused", refused.len());
-    assert!(
-        refused
-            .iter()
-            .all(|one| one.reason == Reason::LimitExceeded && one.message.contains("found no room"))
-    );
-    until("their bytes are back", || metric("tensorlane_sidecar_table_bytes") == 0.0);
-    assert_eq!(container.kills(), 0);
-    drop(client);
-    sidecar.assert_all_free();
-    drop(sidecar);
 }

@@ -17,11 +17,10 @@ impl Pair {
     /// `ports` tell the pairs of the tests apart: the address is one of the loopback network that no other process has.
     fn new(ports: [u16; 2], of_z: (&str, &str)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let [_, _, high, low] = std::process::id().to_be_bytes();
         let start = |peer: &str, port: u16, (setting, value): (&str, &str)| {
             let options = SidecarOptions::default().set("peer", peer).set(setting, value);
             let options = options.set("peers.file", folder.path().join("peers.yaml").display());
-            Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.11:{port}")))
+            Sidecar::with(options.set("peers.listen", address(port)))
         };
         let a = start("a", ports[0], ("exchange", "default"));
         let z = start("z", ports[1], of_z);
@@ -43,6 +42,12 @@ impl Pair {
         std::fs::write(file("new"), format!("peers:\n{lines}")).unwrap();
         std::fs::rename(file("new"), file("peers.yaml")).unwrap();
     }
+}
+
+/// Address of these suites with that port.
+fn address(port: u16) -> String {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    format!("127.{high}.{low}.11:{port}")
 }
 
 /// Exit code and all words of a call of the command.
@@ -110,4 +115,30 @@ fn peers_of_two_exchanges_are_told_both_and_that_the_setting_must_be_alike() {
         assert!(both.iter().any(|part| check.contains(part)), "{check}");
         assert!(check.contains("\"ml\"") && check.contains("\"default\""), "{check}");
     }
+}
+
+#[test]
+fn a_peer_whose_address_leads_to_another_says_so_at_its_start_and_in_check_also_once_it_is_connected() {
+    // Everybody's bridge has this address: z says it, and a listens there.
+    let shared = address(9435);
+    let pair = Pair::new([9435, 9436], ("peers.advertise", &shared));
+    pair.list(&[&pair.a, &pair.z]);
+    let (a, z) = (pair.a.sockets(), pair.z.sockets());
+    let key = pair.a.client().status().unwrap().fingerprint;
+    let leads = format!(
+        "the address {shared} that others are told for this peer does not lead back to it: a answers there"
+    );
+    let remedy = "-> correct `peers.advertise` (TENSORLANE_PEERS_ADVERTISE) of this sidecar";
+    says(&z, &["check"], 1, &[&leads, &key, remedy]);
+    until("it warns", || {
+        let warned = pair.z.logged("an own address leads elsewhere");
+        warned.is_some_and(|line| line["told"].as_str().is_some_and(|told| told.contains(&leads)))
+    });
+    // It dials, so that nobody has to find it.
+    until("they are connected", || {
+        // There is no such tensor.
+        told(&z, &["get", "--peer", "a", "x"]).1.contains("NOT_FOUND")
+    });
+    says(&z, &["check"], 1, &[&leads, remedy]);
+    says(&a, &["check"], 0, &["1 of 1 connected"]);
 }

@@ -125,6 +125,6 @@ fn a_watch_ends_with_whoever_reads_it() {
     let began = Instant::now();
     drop(out);
     assert!(watch.ended().success());
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     alone.sidecar.assert_all_free();
 }

@@ -14,7 +14,7 @@ use tensorlane_tests::process::signal;
 use tensorlane_tests::{SidecarOptions, until};
 
 use super::command::{Desk, tensors};
-use super::files::start;
+use super::files::{file, header, start};
 
 const ROOT: &str = r#"{"obs": {"device": "cpu", "shape": [4, 25000], "dtype": "torch.float32", "is_nested": false}, "a b": {"device": "cpu", "shape": [4], "dtype": "torch.uint8", "is_nested": false}, "next": {"type": "TensorDict"}, "label": {"type": "NonTensorData"}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict"}"#;
 const NEXT: &str = r#"{"none": {"device": "cpu", "shape": [4, 0], "dtype": "torch.int64", "is_nested": false}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict"}"#;
@@ -60,6 +60,13 @@ fn desk() -> Desk {
     desk
 }
 
+/// The result of a call that gets a set into a file, which has no batch shapes and says so.
+fn flat(desk: &Desk, line: &str) -> Value {
+    let called = desk.call(&format!("-o json {line}"));
+    assert!(called.code == 0 && called.errors.contains("parts of the set are left out"), "{}", called.errors);
+    serde_json::from_str(&called.out).unwrap()
+}
+
 #[test]
 fn a_directory_goes_through_the_exchange_byte_for_byte() {
     let desk = desk();
@@ -74,6 +81,21 @@ fn a_directory_goes_through_the_exchange_byte_for_byte() {
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(".tl-"));
     assert_eq!(left.count(), 0, "nothing is left of the directory in the making");
+}
+
+#[test]
+fn a_leaf_without_elements_goes_through_the_exchange_by_a_key_that_is_too_long_for_a_file() {
+    let desk = desk();
+    let (next, long) = (desk.path("saved/next/meta.json"), "n".repeat(255));
+    fs::write(&next, NEXT.replace("\"none\"", &format!("{long:?}"))).unwrap();
+    let put = desk.json("set put saved --name policy");
+    assert_eq!(put["tensors"][2]["key"], format!("next/{long}"));
+    desk.works("set get policy --to got");
+    assert_eq!(files(&desk.path("got")), files(&desk.path("saved")));
+    // One with elements would have a file.
+    fs::write(&next, NEXT.replace("\"none\"", &format!("{:?}", &long[..249])).replace("[4, 0]", "[4]"))
+        .unwrap();
+    assert!(desk.fails("set put saved --name policy").contains("too long for the name of a file"));
 }
 
 #[test]
@@ -151,6 +173,13 @@ fn a_set_is_no_tensor_to_get_and_is_left_out_of_what_is_below_a_name() {
         called.errors
     );
     assert_eq!(tensors(&desk.path("x.safetensors")).len(), 2);
+    let called = desk.call("-o json get -r p");
+    let got: Value = serde_json::from_str(&called.out).unwrap();
+    assert_eq!(got["sets_left_out"], json!(["p/policy", "p/policy@1"]));
+    assert!(
+        desk.fails("get -r p --to y.safetensors --strict").contains("without --strict they are left out")
+    );
+    assert!(!desk.path("y.safetensors").exists());
 }
 
 #[test]
@@ -259,7 +288,7 @@ fn small_tensors_of_sets_share_a_segment() {
     fs::write(desk.path("small/a.memmap"), [1, 2, 3, 4]).unwrap();
     // A segment each would be more than there are.
     for at in 0..8 {
-        desk.works(&format!("set put small --name s{at} --deadline 1s"));
+        desk.works(&format!("set put small --name s{at} --deadline 10s"));
     }
     desk.works("set get s7 --to got");
     assert_eq!(fs::read(desk.path("got/a.memmap")).unwrap(), [1, 2, 3, 4]);
@@ -288,10 +317,10 @@ fn a_safetensors_file_is_a_set_and_a_set_is_a_safetensors_file() {
     assert_eq!(tensors(&desk.path("copy.safetensors")), tensors(&desk.path("model.safetensors")));
     // Trees are dotted names, and values are metadata.
     desk.works("set put saved --name policy");
-    desk.works("set get policy --to policy.safetensors");
+    flat(&desk, "set get policy --to policy.safetensors");
     let refused = desk.fails("set get policy --to policy.safetensors");
     assert!(refused.contains("policy.safetensors exists; name another file"), "{refused}");
-    desk.works("set get policy --to policy.safetensors --replace");
+    flat(&desk, "set get policy --to policy.safetensors --replace");
     let put = desk.json("set put policy.safetensors --name again");
     let mut keys: Vec<&str> =
         put["tensors"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
@@ -311,6 +340,36 @@ fn a_safetensors_file_is_a_set_and_a_set_is_a_safetensors_file() {
     assert!(desk.fails("set put cut.safetensors --name cut").contains("is not a safetensors file"));
     desk.works("rm -r --all");
     desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn texts_of_a_file_go_through_a_set_byte_for_byte() {
+    let desk = Desk::new();
+    let metadata =
+        json!({"version": "1.10", "x": "1e3", "cfg": r#"{"b":1, "a":2}"#, "n": "7", "format": "pt"});
+    fs::write(desk.path("one.safetensors"), file(&[("t", "U8", &[1], b"1")], &metadata)).unwrap();
+    desk.works("set put one.safetensors --name one");
+    let got = desk.json("set get one --to two.safetensors --strict");
+    assert_eq!(got["left_out"], json!([]));
+    let (written, _) = header(&fs::read(desk.path("two.safetensors")).unwrap());
+    assert_eq!(written["__metadata__"], metadata);
+}
+
+#[test]
+fn parts_of_a_set_that_a_file_cannot_hold_are_told_and_refused_if_asked() {
+    let desk = desk();
+    desk.works("set put saved --name policy");
+    let refused = desk.fails("set get policy --to policy.safetensors --strict");
+    assert!(
+        refused.contains(r#"parts of the set are left out: "" (the batch shape [4]), "next" (the"#),
+        "{refused}"
+    );
+    assert!(!desk.path("policy.safetensors").exists());
+    let got = flat(&desk, "set get policy --to policy.safetensors");
+    let why = "the batch shape [4]";
+    assert_eq!(got["left_out"], json!([{"key": "", "why": why}, {"key": "next", "why": why}]));
+    // A directory has all of it.
+    assert_eq!(desk.json("set get policy --to copy --strict")["left_out"], json!([]));
 }
 
 #[test]
@@ -377,7 +436,7 @@ fn some_rows_and_leaves_of_a_mutable_set_are_got_into_a_file_and_a_directory() {
     set.write(&Place::Rows(Selection::All), 100, &leaves, None).unwrap();
     // A sealed set has the name, too, and no rows to choose.
     desk.works("set snapshot replay");
-    let got = desk.json("set get replay --rows 7,3,10-11 --key next/reward --to rows.safetensors");
+    let got = flat(&desk, "set get replay --rows 7,3,10-11 --key next/reward --to rows.safetensors");
     assert_eq!((&got["version"], &got["tensors"][0]["shape"]), (&json!(1), &json!([4])));
     let file = fs::read(desk.path("rows.safetensors")).unwrap();
     let rows = [7_f32, 3.0, 10.0, 11.0].map(f32::to_le_bytes).concat();
@@ -400,6 +459,20 @@ fn some_rows_and_leaves_of_a_mutable_set_are_got_into_a_file_and_a_directory() {
     }
     let sealed = desk.json("set ls")["sets"][0]["versions"][0]["reference"].as_str().unwrap().to_owned();
     assert!(desk.fails(&format!("set get {sealed} --rows 1")).contains("a sealed one"));
+    let some = desk.json(&format!("set get {sealed} --key next"));
+    assert_eq!((&some["tensors"][0]["key"], &some["bytes"]), (&json!("next/reward"), &json!(400)));
+}
+
+#[test]
+fn some_keys_of_a_sealed_set_are_got_into_a_directory() {
+    let desk = desk();
+    desk.works("set put saved --name data");
+    let got = desk.json("set get data --key a* --key next --key label --to some");
+    assert_eq!(got["bytes"], json!(4));
+    let names: Vec<_> = files(&desk.path("some")).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a%20b.memmap", "label/meta.json", "meta.json", "next/meta.json"]);
+    assert!(desk.fails("set get data --key none").contains("SET_MISMATCH"));
+    assert!(desk.fails("set get other --key obs").contains("NOT_FOUND"));
 }
 
 #[test]
@@ -422,4 +495,32 @@ fn a_mutable_set_is_got_into_a_directory_and_its_snapshot_is_a_version() {
     desk.works("rm -r --all");
     desk.works("set drop replay");
     desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_name_is_the_live_set_and_a_version_of_it_is_a_snapshot() {
+    let desk = Desk::new();
+    desk.works("set create replay --rows 2 --leaf x:u8");
+    desk.works("set snapshot replay");
+    let client = desk.sidecar.client();
+    let set = client.open_mutable_set("replay").unwrap();
+    set.write(&Place::Rows(Selection::All), 2, &BTreeMap::from([("x", &[7, 7][..])]), None).unwrap();
+    set.write(&Place::Rows(Selection::All), 2, &BTreeMap::from([("x", &[8, 8][..])]), None).unwrap();
+    let got = |what: &str, to: &str| {
+        let version = desk.json(&format!("set get {what} --to {to}"))["version"].clone();
+        (version, fs::read(desk.path(&format!("{to}/x.memmap"))).unwrap())
+    };
+    assert_eq!(got("replay", "live"), (json!(2), vec![8, 8]));
+    assert_eq!(got("replay@1", "frozen"), (json!(1), vec![0, 0]));
+    desk.works("set drop replay");
+    // Another one of the name has more rows than the snapshot.
+    let made = desk.json("set create replay --rows 3 --leaf x:u8");
+    let bytes = |what: &str| desk.json(&format!("set verify {what}"))["bytes"].clone();
+    assert_eq!([bytes("replay"), bytes("replay@1")], [json!(3), json!(2)]);
+    let reference = made["reference"].as_str().unwrap();
+    assert_eq!(bytes(reference), json!(3));
+    desk.works("set drop replay");
+    assert_eq!(bytes("replay"), json!(2), "the latest version, as there is no mutable set");
+    assert!(desk.fails(&format!("set verify {reference}")).contains("NOT_FOUND"));
+    assert_eq!(got("replay", "left"), (json!(1), vec![0, 0]));
 }

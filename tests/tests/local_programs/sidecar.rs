@@ -106,7 +106,7 @@ fn metrics_and_health_are_served_over_http() {
     assert_eq!(sidecar.metric("tensorlane_session_open_sessions", &["carrier=\"socket\""]), 1.0);
     drop(stored);
     client.unname(&["seen"]).unwrap();
-    assert_eq!(sidecar.metric("tensorlane_ledger_live_tensors", &own), 0.0);
+    until("it is gone", || sidecar.metric("tensorlane_ledger_live_tensors", &own) == 0.0);
     sidecar.assert_all_free();
 }
 
@@ -166,8 +166,8 @@ fn a_configuration_whose_reader_has_gone_was_printed_well() {
 
 #[test]
 fn a_start_that_fails_says_at_which_path_or_address() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let _taken = std::net::TcpListener::bind(taken).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let none = folder.path().join("none/deeper").display().to_string();
     let absent = format!(

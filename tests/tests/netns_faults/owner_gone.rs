@@ -25,7 +25,7 @@ fn start(hosts: usize) -> Peers {
     start_with(hosts, |options| options)
 }
 
-/// The same, with other options, too.
+/// Hosts with other options, too.
 fn start_with(hosts: usize, more: fn(SidecarOptions) -> SidecarOptions) -> Peers {
     let peers = Peers::start(hosts, |_, options| {
         let options = options.set("peers.fanOut", 1).set("peers.fanOutFrom", "8Mi").set("transports", "tcp");

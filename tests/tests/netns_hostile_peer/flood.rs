@@ -110,7 +110,8 @@ fn comes_by_quic(writer: &Client, reader: &Client, seed: u64) -> bool {
 fn a_flood_of_handshakes_costs_a_bounded_memory_and_no_peer_its_tensors() {
     let _turn = TURNS.alone();
     // The third host knows nobody, and nobody knows it.
-    let peers = Peers::with_stranger(2, |_, options| options.set("prefer", "quic"));
+    let peers =
+        Peers::with_stranger(2, |_, options| options.set("prefer", "quic").set("gc.leaseGrace", "20s"));
     let (owner, reader) = (peers.client(0), peers.client(1));
     let mut seed = 0;
     until("tensors come by QUIC", || {

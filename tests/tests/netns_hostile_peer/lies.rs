@@ -99,7 +99,7 @@ fn lies_are_refused_alone(peers: &Peers, reader: usize, way: &str) {
 fn lies_about_a_tensor_of_another_pod_are_refused_alone_whichever_way_it_comes() {
     let _turn = TURNS.beside_others();
     for way in &WAYS {
-        let (peers, _node) = way.pair(|_, options| options);
+        let (peers, _node) = way.pair(|_, options| options.steady());
         lies_are_refused_alone(&peers, 1, way.name);
         peers.assert_all_free();
     }
@@ -108,7 +108,7 @@ fn lies_about_a_tensor_of_another_pod_are_refused_alone_whichever_way_it_comes()
 #[test]
 fn what_lies_with_gaps_comes_by_its_own_reference_and_by_no_other() {
     let _turn = TURNS.beside_others();
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     for (rows, width, step) in [(8, 16, 24), (2048, 4096, 5000)] {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let gapped = layout(DType::U8, &[rows, width], Some(&[step, 1]));
@@ -122,9 +122,9 @@ fn what_lies_with_gaps_comes_by_its_own_reference_and_by_no_other() {
                 let wider = layout(DType::U8, &[rows, width], Some(&[step + 1, 1]));
                 let wider = saying(stored.reference(), &wider);
                 for lie in [&packed, &wider] {
-                    assert_eq!(reason(client.acquire(lie, &seconds(9))), Reason::LayoutMismatch);
+                    assert_eq!(reason(client.acquire(lie, &seconds(60))), Reason::LayoutMismatch);
                 }
-                let got = client.acquire(stored.reference(), &seconds(9)).unwrap().to_vec();
+                let got = client.acquire(stored.reference(), &seconds(60)).unwrap().to_vec();
                 let rows = data.chunks(usize::try_from(step).unwrap());
                 let wanted: Vec<u8> =
                     rows.flat_map(|row| &row[..row.len().min(width as usize)]).copied().collect();
@@ -138,7 +138,7 @@ fn what_lies_with_gaps_comes_by_its_own_reference_and_by_no_other() {
 #[test]
 fn lies_about_a_tensor_of_the_sidecar_itself_are_refused_alone() {
     let _turn = TURNS.beside_others();
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     lies_are_refused_alone(&peers, 0, "here");
     peers.assert_all_free();
 }

@@ -4,23 +4,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tensorlane_client::{PutOptions, Target};
-use tensorlane_tests::netns::{Entry, Peers};
+use tensorlane_tests::netns::Peers;
 use tensorlane_tests::tensors::u8s;
 use tensorlane_tests::transfer::{ROUTES, put, seconds};
-use tensorlane_tests::{Sidecar, until, where_the_machine_runs_on};
+use tensorlane_tests::{until, where_the_machine_runs_on};
+
+use super::list_anew;
 
 /// Time in which a peer is found that has another address than the dead one: a quarter of a second, and a slow machine.
 const SOON: Duration = Duration::from_millis(1500);
-
-/// Ends every sidecar at once, lists each host of a peers file anew, and starts them again.
-fn list_anew(peers: &mut Peers, addresses: impl Fn(&Peers, usize, usize) -> Vec<SocketAddr>) {
-    peers.sidecars.iter_mut().for_each(Sidecar::kill);
-    for host in 0..2 {
-        let entry = |other: usize| Entry { addresses: addresses(peers, host, other), ..peers.entry(other) };
-        peers.list(host, &[entry(0), entry(1)]);
-    }
-    peers.sidecars.iter_mut().for_each(Sidecar::start_again);
-}
 
 #[test]
 fn a_get_by_name_waits_a_moment_for_a_peer_whose_first_address_is_dead() {
@@ -44,36 +36,40 @@ fn a_get_by_name_waits_a_moment_for_a_peer_whose_first_address_is_dead() {
 
 #[test]
 fn a_peer_that_is_reached_at_no_address_is_told_of_with_the_reason_of_each() {
-    let mut peers = Peers::start(2, |_, options| options.set("deadlines.progress", "500ms"));
-    let stored = put(&peers.client(1), 3, 4096);
-    let reference = stored.reference().clone();
-    drop(stored);
-    let closed = SocketAddr::new(peers.network.address(1).into(), 9);
-    let dead = peers.network.dead_address(0);
-    list_anew(&mut peers, |peers, host, other| match (host, other) {
-        (0, 1) => vec![dead, closed],
-        // Who is not known here cannot come by itself.
-        (1, 0) => vec![SocketAddr::new(peers.network.address(1).into(), 9)],
-        _ => vec![peers.network.peer_address(other)],
+    where_the_machine_runs_on(|| {
+        let mut peers = Peers::start(2, |_, options| options.set("deadlines.progress", "500ms"));
+        let stored = put(&peers.client(1), 3, 4096);
+        let reference = stored.reference().clone();
+        drop(stored);
+        let closed = SocketAddr::new(peers.network.address(1).into(), 9);
+        let dead = peers.network.dead_address(0);
+        list_anew(&mut peers, |peers, host, other| match (host, other) {
+            (0, 1) => vec![dead, closed],
+            // Who is not known here cannot come by itself.
+            (1, 0) => vec![SocketAddr::new(peers.network.address(1).into(), 9)],
+            _ => vec![peers.network.peer_address(other)],
+        });
+        let failed = peers.client(0).acquire(&reference, &seconds(20)).unwrap_err().to_string();
+        for part in [format!("b at {closed}: "), format!("at {dead}: the peer did not answer within ")] {
+            assert!(failed.contains(&part), "{part} is not in {failed}");
+        }
+        until("it is told in the status, too", || peers.seen(0, 1).last_error.contains(&dead.to_string()));
     });
-    let failed = peers.client(0).acquire(&reference, &seconds(20)).unwrap_err().to_string();
-    for part in [format!("b at {closed}: "), format!("at {dead}: the peer did not answer within ")] {
-        assert!(failed.contains(&part), "{part} is not in {failed}");
-    }
-    until("it is told in the status, too", || peers.seen(0, 1).last_error.contains(&dead.to_string()));
 }
 
 #[test]
 fn an_address_of_another_peer_that_leads_back_to_the_dialer_is_said_to() {
-    let mut peers = Peers::pair();
-    let stored = put(&peers.client(1), 4, 4096);
-    let reference = stored.reference().clone();
-    drop(stored);
-    list_anew(&mut peers, |peers, host, other| match (host, other) {
-        (0, 1) => vec![peers.network.peer_address(0)],
-        (1, 0) => vec![SocketAddr::new(peers.network.address(1).into(), 9)],
-        _ => vec![peers.network.peer_address(other)],
+    where_the_machine_runs_on(|| {
+        let mut peers = Peers::pair();
+        let stored = put(&peers.client(1), 4, 4096);
+        let reference = stored.reference().clone();
+        drop(stored);
+        list_anew(&mut peers, |peers, host, other| match (host, other) {
+            (0, 1) => vec![peers.network.peer_address(0)],
+            (1, 0) => vec![SocketAddr::new(peers.network.address(1).into(), 9)],
+            _ => vec![peers.network.peer_address(other)],
+        });
+        let failed = peers.client(0).acquire(&reference, &seconds(20)).unwrap_err().to_string();
+        assert!(failed.contains("this peer's own") && failed.contains("peers.advertise"), "{failed}");
     });
-    let failed = peers.client(0).acquire(&reference, &seconds(20)).unwrap_err().to_string();
-    assert!(failed.contains("this peer's own") && failed.contains("peers.advertise"), "{failed}");
 }

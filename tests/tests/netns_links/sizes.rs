@@ -5,8 +5,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tensorlane_client::channel::{ChannelSpec, ReadOptions};
 use tensorlane_client::{PutOptions, Target, Tensor, Way};
 use tensorlane_proto::{Reason, Transport};
+use tensorlane_tests::channels::{LONG, message};
 use tensorlane_tests::far::LongWay;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::{signal, stop};
@@ -87,6 +89,61 @@ fn a_large_tensor_comes_by_tcp_where_large_packets_are_lost_small_calls_do_not_w
 }
 
 #[test]
+fn tensors_of_a_few_packets_come_where_large_packets_are_lost_and_nobody_gets_a_large_one() {
+    for route in ROUTES {
+        where_the_machine_runs_on(|| {
+            let peers = pair("tcp");
+            let (writer, reader) = (peers.client(route.owner), peers.client(route.reader));
+            (0..2).for_each(|host| peers.network.only_small(host, PASSES));
+            for seed in 70..73 {
+                let stored = put(&writer, seed, 32 << 10);
+                let tensor = reader.acquire(stored.reference(), &seconds(30)).unwrap();
+                assert!(is(&tensor, seed, 32 << 10));
+            }
+            let told = peers.seen(route.reader, route.owner).last_error;
+            assert!(told.contains("on the TCP lanes") && told.contains("MTU"), "{told}");
+        });
+    }
+}
+
+#[test]
+fn messages_of_channels_come_where_large_packets_are_lost_and_nobody_gets_a_tensor() {
+    for route in ROUTES {
+        where_the_machine_runs_on(|| {
+            let peers = pair("tcp");
+            let spec = ChannelSpec::new("c").slots(4).slot_bytes(1 << 16);
+            let mut writer = peers.client(route.owner).channel_writer(&spec).unwrap();
+            let name = format!("{}/c", peers.entry(route.owner).name);
+            let options = ReadOptions::new().wait(Duration::from_secs(30));
+            let mut reader = peers.client(route.reader).channel_reader(&name, &options).unwrap();
+            (0..2).for_each(|host| peers.network.only_small(host, PASSES));
+            for number in 0..4 {
+                let sent = vec![number; 60_000];
+                writer.write_bytes(&sent, LONG).unwrap();
+                assert!(message(&mut reader).bytes().to_vec() == sent, "message {number} is another one");
+            }
+        });
+    }
+}
+
+#[test]
+fn many_tiny_tensors_at_once_come_where_large_packets_are_lost_and_nobody_gets_a_large_one() {
+    for route in ROUTES {
+        where_the_machine_runs_on(|| {
+            let peers = pair("tcp");
+            let (writer, reader) = (peers.client(route.owner), peers.client(route.reader));
+            let stored: Vec<_> = (0..64).map(|seed| put(&writer, seed, 1 << 10)).collect();
+            let targets: Vec<Target> = stored.iter().map(|one| one.reference().into()).collect();
+            (0..2).for_each(|host| peers.network.only_small(host, PASSES));
+            let tensors = reader.acquire_many(&targets, &seconds(60));
+            for (seed, tensor) in (0..64).zip(tensors) {
+                assert!(is(&tensor.unwrap(), seed, 1 << 10));
+            }
+        });
+    }
+}
+
+#[test]
 fn transfers_take_quic_where_tcp_stands_still_and_routes_say_so() {
     for route in ROUTES {
         where_the_machine_runs_on(|| {
@@ -112,15 +169,17 @@ fn transfers_take_quic_where_tcp_stands_still_and_routes_say_so() {
 
 #[test]
 fn a_get_that_does_not_come_says_what_stood_still() {
-    let peers = pair("tcp");
-    let (writer, reader) = (peers.client(0), peers.client(1));
-    let stored = put(&writer, 53, 12 * MI);
-    // Not even the small segments pass.
-    (0..2).for_each(|host| peers.network.only_small(host, 1150));
-    let failed = reader.acquire(stored.reference(), &seconds(14)).unwrap_err();
-    let told = failed.to_string();
-    assert!(told.contains("nothing moved for") && told.contains("MTU"), "{told}");
-    assert!([Reason::DeadlineExceeded, Reason::PeerUnreachable].contains(&reason::<Tensor>(Err(failed))));
+    where_the_machine_runs_on(|| {
+        let peers = pair("tcp");
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 53, 12 * MI);
+        // Not even the small segments pass.
+        (0..2).for_each(|host| peers.network.only_small(host, 1150));
+        let failed = reader.acquire(stored.reference(), &seconds(14)).unwrap_err();
+        let told = failed.to_string();
+        assert!(told.contains("nothing moved for") && told.contains("MTU"), "{told}");
+        assert!([Reason::DeadlineExceeded, Reason::PeerUnreachable].contains(&reason::<Tensor>(Err(failed))));
+    });
 }
 
 /// A tensor that came on TCP lanes, all of it, between two peers that suspect nothing.
@@ -199,23 +258,25 @@ fn a_long_way_is_not_said_to_lose_packets_nor_gone_around() {
 
 #[test]
 fn an_owner_that_stands_still_for_a_while_is_not_said_to_lose_packets() {
-    for route in ROUTES {
-        let peers = Peers::start(2, |_, options| {
-            options.set("transports", "tcp").set("deadlines.progress", "20s").set("gc.leaseGrace", "20s")
-        });
-        let stored = put(&peers.client(route.owner), 74, 12 * MI);
-        let pid = peers.sidecars[route.owner].pid();
-        let tensor = std::thread::scope(|scope| {
-            let large = peers.client(route.reader);
-            let reference = stored.reference();
-            stop(pid);
-            let getting = scope.spawn(move || large.acquire(reference, &seconds(60)).unwrap());
-            let begun = Instant::now();
-            until("twice the time that lanes have", || begun.elapsed() > Duration::from_secs(5));
-            signal(pid, Signal::CONT);
-            getting.join().unwrap()
-        });
-        assert!(is(&tensor, 74, 12 * MI));
-        assert_eq!(peers.seen(route.reader, route.owner).last_error, "");
-    }
+    where_the_machine_runs_on(|| {
+        for route in ROUTES {
+            let peers = Peers::start(2, |_, options| {
+                options.set("transports", "tcp").set("deadlines.progress", "20s").set("gc.leaseGrace", "20s")
+            });
+            let stored = put(&peers.client(route.owner), 74, 12 * MI);
+            let pid = peers.sidecars[route.owner].pid();
+            let tensor = std::thread::scope(|scope| {
+                let large = peers.client(route.reader);
+                let reference = stored.reference();
+                stop(pid);
+                let getting = scope.spawn(move || large.acquire(reference, &seconds(60)).unwrap());
+                let begun = Instant::now();
+                until("twice the time that lanes have", || begun.elapsed() > Duration::from_secs(5));
+                signal(pid, Signal::CONT);
+                getting.join().unwrap()
+            });
+            assert!(is(&tensor, 74, 12 * MI));
+            assert_eq!(peers.seen(route.reader, route.owner).last_error, "");
+        }
+    });
 }

@@ -14,7 +14,7 @@ use tensorlane_tests::{SidecarOptions, until};
 fn three() -> ([TempDir; 2], Peers) {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let at = |dir: &Path, options: SidecarOptions| options.set("node.directory", dir.display());
-    let peers = Peers::start(3, |host, options| at(dirs[host / 2].path(), options));
+    let peers = Peers::start(3, |host, options| at(dirs[host / 2].path(), options.steady()));
     (dirs, peers)
 }
 
@@ -55,7 +55,7 @@ fn every_peer_and_transport_has_a_mark_or_a_reason() {
 /// Both see it alike, and so does whoever asks for the other one's tensors.
 #[test]
 fn who_turns_quic_off_does_not_offer_it_to_one_that_prefers_it() {
-    let set = |host, options: SidecarOptions| options.set("prefer", ["tcp", "quic"][host]);
+    let set = |host, options: SidecarOptions| options.steady().set("prefer", ["tcp", "quic"][host]);
     let peers = Peers::start(2, set);
     let sees = |host: usize| {
         let told = watching::says(&peers.sidecars[host].sockets(), &["routes"]);
@@ -76,7 +76,7 @@ fn who_turns_quic_off_does_not_offer_it_to_one_that_prefers_it() {
 #[test]
 fn what_would_come_in_the_clear_is_told_before_it_does() {
     let peers = Peers::start(3, |host, options| {
-        options.set("encryption", ["none", "none", "required"][host]).set("transports", "tcp")
+        options.steady().set("encryption", ["none", "none", "required"][host]).set("transports", "tcp")
     });
     let sockets = peers.sidecars[0].sockets();
     until("of the pair that lets it, and of no other", || {

@@ -56,7 +56,7 @@ impl Drop for SmallFileSystem {
 fn whoever_fills_the_directory_costs_others_their_shared_memory_alone_and_it_is_back_when_there_is_room() {
     let small = SmallFileSystem::mounted();
     small.fill();
-    let peers = Peers::start(2, |_, options| at(small.path(), options));
+    let peers = Peers::start(2, |_, options| at(small.path(), options.steady()));
     {
         let (owner, reader) = (peers.client(0), peers.client(1));
         let stored = put(&owner, 1, 5 * MI);

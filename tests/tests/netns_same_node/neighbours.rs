@@ -12,7 +12,7 @@ use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Reference, Selection, Transport};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::{signal, stop};
-use tensorlane_tests::tensors::{is_intact, put_pattern};
+use tensorlane_tests::tensors::{fill, is_intact, put_pattern};
 use tensorlane_tests::transfer::{LARGE, MI, await_counted, came, is, put, seconds, sent};
 use tensorlane_tests::{SidecarOptions, Workload, failure, until};
 
@@ -22,14 +22,16 @@ const MBIT: u32 = 200;
 /// An owner elsewhere, `a`, and pods of one node, `b`, `c`, ..., that have met.
 fn node(pods: usize) -> (TempDir, Peers) {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
-    let peers =
-        Peers::start(1 + pods, |host, options| if host == 0 { options } else { at(dir.path(), options) });
+    let peers = Peers::start(
+        1 + pods,
+        |host, options| if host == 0 { options.steady() } else { at(dir.path(), options) },
+    );
     met(&peers);
     (dir, peers)
 }
 
 fn at(dir: &Path, options: SidecarOptions) -> SidecarOptions {
-    options.set("node.directory", dir.display())
+    options.steady().set("node.directory", dir.display())
 }
 
 fn met(peers: &Peers) {
@@ -114,18 +116,11 @@ fn a_second_pod_of_a_node_maps_the_copy_of_the_first_and_holds_it_there() {
     drop((copied, stored));
     first.flush().unwrap();
     owner.flush().unwrap();
-    overwrite(&first);
+    // With other bytes, as far as it goes.
+    drop(fill(&first, 1_000, 4 * MI, 0));
     assert!(is(&mapped, seed, LARGE) && is(&again, seed, LARGE), "whoever lends keeps what is lent");
     drop((mapped, again, owner, first, second));
     peers.assert_all_free();
-}
-
-/// Fills the arena of a host with other bytes, as far as it goes, and lets go of them.
-fn overwrite(client: &Client) {
-    let brief = PutOptions { deadline: Some(std::time::Duration::from_millis(300)), ..PutOptions::new() };
-    let kept: Vec<_> =
-        (1_000..1_200).map_while(|seed| put_pattern(client, seed, 4 * MI, &brief).ok()).collect();
-    assert!(!kept.is_empty());
 }
 
 /// Proof that one copy comes, if nobody is late, is given in all orders of questions and answers by the model of the
@@ -282,7 +277,7 @@ fn what_must_be_on_the_node_is_refused_until_a_pod_of_it_has_a_copy() {
 fn a_pod_whose_policy_shares_no_memory_lends_nothing() {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
     let peers = Peers::start(3, |host, options| match host {
-        0 => options,
+        0 => options.steady(),
         1 => at(dir.path(), options).set("transports", "tcp"),
         _ => at(dir.path(), options),
     });
@@ -304,7 +299,7 @@ fn a_pod_whose_policy_shares_no_memory_lends_nothing() {
 fn a_pod_that_does_not_trust_its_neighbours_brings_its_own_copy_and_maps_what_is_theirs() {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
     let peers = Peers::start(3, |host, options| match host {
-        0 => options,
+        0 => options.steady(),
         1 => at(dir.path(), options),
         _ => at(dir.path(), options).set("security.neighbours", "off"),
     });
@@ -327,7 +322,7 @@ fn a_pod_that_does_not_trust_its_neighbours_brings_its_own_copy_and_maps_what_is
 fn a_pod_that_has_no_room_for_a_copy_keeps_nobody_waiting() {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
     let peers = Peers::start(3, |host, options| match host {
-        0 => options,
+        0 => options.steady(),
         1 => at(dir.path(), options).set("arena.size", "64Mi").set("arena.segment", "16Mi"),
         _ => at(dir.path(), options),
     });

@@ -12,16 +12,19 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tensorlane_client::pipe::{self, Allocation, ConnectOptions};
 use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions, Tensor, View};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
+use tensorlane_tests::pipes::{LONG, next, text};
 use tensorlane_tests::process::{signal, stop};
-use tensorlane_tests::tensors::{is_intact, pages, put_pattern};
+use tensorlane_tests::tensors::{fill, is_intact, pages, pattern, put_pattern, u8s};
 use tensorlane_tests::transfer::{MI, is, put, seconds};
-use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until};
+use tensorlane_tests::wait::SetOnDrop;
+use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until, where_the_machine_runs_on};
 
 /// Longest time that memory of an owner that is gone stays its own: it is looked for every two seconds, and copied by a
 /// machine that may be busy.
@@ -30,7 +33,7 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Sidecars of one node, as many as asked for, and the directory between them.
 fn node(count: usize) -> (TempDir, Peers) {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
-    let peers = Peers::start(count, |_, options| at(dir.path(), options));
+    let peers = Peers::start(count, |_, options| at(dir.path(), options.steady()));
     (dir, peers)
 }
 
@@ -54,8 +57,9 @@ fn foreign(peers: &Peers, host: usize, state: &str) -> u64 {
 #[test]
 fn two_pods_of_a_node_map_the_same_pages_and_one_elsewhere_gets_bytes() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let peers =
-        Peers::start(3, |host, options| at(if host < 2 { here.path() } else { there.path() }, options));
+    let peers = Peers::start(3, |host, options| {
+        at(if host < 2 { here.path() } else { there.path() }, options.steady())
+    });
     {
         let (owner, same, other) = (peers.client(0), peers.client(1), peers.client(2));
         let stored = put(&owner, 1, 5 * MI + 77);
@@ -85,12 +89,34 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_elsewhere_gets_bytes() {
 }
 
 #[test]
+fn tensors_of_a_message_to_another_pod_of_the_node_are_mapped_where_they_lie() {
+    const BYTES: usize = 5 << 20;
+    let (_dir, peers) = node(2);
+    {
+        let (from, to) = (peers.client(0), peers.client(1));
+        until("they have met", || route(&peers, 1, 0) == "shm");
+        let listener = to.listen("inbox").unwrap();
+        let near = from.connect_pipe("b/inbox", &ConnectOptions::new()).unwrap();
+        let far = listener.accept(LONG).unwrap();
+        let message = text("mapped").tensor(u8s(BYTES as u64), pattern(7, BYTES));
+        let writing = near.begin(message, LONG).unwrap();
+        let received = far.read(next(&far), Allocation::map()).unwrap();
+        let pipe::Tensor::Mapped(tensor) = &received.tensors[0] else { panic!("it is mapped") };
+        assert_eq!((tensor.moved().transport, tensor.moved().bytes), (Some(Transport::Shm), 0));
+        assert!(tensor.to_vec() == pattern(7, BYTES), "the mapped one is another one");
+        assert_eq!(peers.seen(1, 0).bytes_in, 0, "nothing travelled");
+        drop(writing.wait().unwrap());
+    }
+    peers.assert_all_free();
+}
+
+#[test]
 fn what_must_stay_on_the_node_is_refused_with_the_reason_where_it_cannot() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let peers = Peers::start(3, |host, options| match host {
-        0 => at(here.path(), options),
-        1 => at(there.path(), options),
-        _ => options,
+        0 => at(here.path(), options.steady()),
+        1 => at(there.path(), options.steady()),
+        _ => options.steady(),
     });
     {
         let owner = peers.client(0);
@@ -110,41 +136,44 @@ fn what_must_stay_on_the_node_is_refused_with_the_reason_where_it_cannot() {
 /// the other one's socket has in its own.
 #[test]
 fn a_peer_that_advertises_memory_of_a_node_on_which_it_is_not_gives_bytes_and_strangers_learn_nothing() {
-    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let peers = Peers::start(2, |host, options| at(dirs[host].path(), options));
-    let own = dirs.each_ref().map(|dir| {
-        let socket = std::fs::read_dir(dir.path()).unwrap().next().expect("a socket").unwrap();
-        socket.file_name()
+    where_the_machine_runs_on(|| {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let peers = Peers::start(2, |host, options| at(dirs[host].path(), options));
+        let own = dirs.each_ref().map(|dir| {
+            let socket = std::fs::read_dir(dir.path()).unwrap().next().expect("a socket").unwrap();
+            socket.file_name()
+        });
+        let strangers = [0, 1].map(|host: usize| {
+            let stranger = UnixListener::bind(dirs[host].path().join(&own[1 - host])).unwrap();
+            stranger.set_nonblocking(true).unwrap();
+            stranger
+        });
+        // They look for each other's sockets when they connect.
+        peers.network.cut(1);
+        until("the cut is noticed", || (0..2).all(|host| peers.seen(host, 1 - host).state != "connected"));
+        peers.network.mend(1);
+        peers.await_connected();
+        for (host, other) in [(0, 1), (1, 0)] {
+            let (owner, reader) = (peers.client(host), peers.client(other));
+            let stored = put(&owner, 41, 9 * MI);
+            let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
+            assert!(is(&tensor, 41, 9 * MI));
+            let told = tensor.moved().to_string();
+            assert!(told.starts_with("tcp by ") && told.ends_with(", not shm: other_node"), "{told}");
+            let next = put(&owner, 42, MI);
+            let refused = failure(reader.acquire(next.reference(), &on_node()));
+            assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
+        }
+        let apart = ["reason=\"other_directory\""];
+        let refused =
+            |host: usize| peers.metric(host, "tensorlane_peer_refused_node_connections_total", &apart);
+        assert!(refused(0) >= 1.0 && refused(1) >= 1.0, "by what both have told, nobody looked");
+        for stranger in strangers {
+            let called = stranger.accept().map(|_| ()).unwrap_err();
+            assert_eq!(called.kind(), ErrorKind::WouldBlock, "somebody called the stranger");
+        }
+        peers.assert_all_free();
     });
-    let strangers = [0, 1].map(|host: usize| {
-        let stranger = UnixListener::bind(dirs[host].path().join(&own[1 - host])).unwrap();
-        stranger.set_nonblocking(true).unwrap();
-        stranger
-    });
-    // They look for each other's sockets when they connect.
-    peers.network.cut(1);
-    until("the cut is noticed", || (0..2).all(|host| peers.seen(host, 1 - host).state != "connected"));
-    peers.network.mend(1);
-    peers.await_connected();
-    for (host, other) in [(0, 1), (1, 0)] {
-        let (owner, reader) = (peers.client(host), peers.client(other));
-        let stored = put(&owner, 41, 9 * MI);
-        let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
-        assert!(is(&tensor, 41, 9 * MI));
-        let told = tensor.moved().to_string();
-        assert!(told.starts_with("tcp by ") && told.ends_with(", not shm: other_node"), "{told}");
-        let next = put(&owner, 42, MI);
-        let refused = failure(reader.acquire(next.reference(), &on_node()));
-        assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
-    }
-    let apart = ["reason=\"other_directory\""];
-    let refused = |host: usize| peers.metric(host, "tensorlane_peer_refused_node_connections_total", &apart);
-    assert!(refused(0) >= 1.0 && refused(1) >= 1.0, "by what both have told, nobody looked");
-    for stranger in strangers {
-        let called = stranger.accept().map(|_| ()).unwrap_err();
-        assert_eq!(called.kind(), ErrorKind::WouldBlock, "somebody called the stranger");
-    }
-    peers.assert_all_free();
 }
 
 #[test]
@@ -179,20 +208,7 @@ fn parts_of_a_tensor_of_the_node_are_views_and_rows_are_packed_here() {
 
 /// Fills the arena of a host with other bytes, as far as it goes, and lets go of them.
 fn overwrite(client: &Client) {
-    let mut kept = Vec::new();
-    let brief = PutOptions { deadline: Some(Duration::from_millis(300)), ..PutOptions::new() };
-    for seed in 1_000.. {
-        match put_pattern(client, seed, 4 * MI, &brief) {
-            Ok(stored) => kept.push(stored),
-            Err(error) => {
-                // On a busy machine the sidecar may say so too late for its client.
-                let is_late = matches!(error, Error::DeadlineExceeded { .. });
-                assert!(is_late || error.reason() == Some(Reason::ArenaFull), "{error}");
-                break;
-            }
-        }
-    }
-    assert!(!kept.is_empty());
+    drop(fill(client, 1_000, 4 * MI, 0));
 }
 
 #[test]
@@ -285,33 +301,35 @@ fn arena(client: &Client) -> v1::ArenaStatus {
 
 #[test]
 fn the_pages_of_an_owner_that_is_killed_become_those_of_whoever_maps_them() {
-    let (_dir, mut peers) = node(2);
-    until("they have met", || route(&peers, 1, 0) == "shm");
-    let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
-    let reader = peers.client(1);
-    let mapped = reader.acquire(stored.reference(), &on_node()).unwrap();
-    let mut workload = Workload::start(&peers.sidecars[1]);
-    assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
-    let at = |tensor: &Tensor| tensor.view().map(View::as_ptr);
-    let (address, before, segment) = (at(&mapped), pages(&mapped), foreign(&peers, 1, "mapped"));
-    peers.sidecars[0].kill();
-    let killed = Instant::now();
-    // Neither process says a word meanwhile, and the grace of a lease is not awaited.
-    until("the pages are copied, and all map the copy", || {
-        copied(&peers, 1) == segment && foreign(&peers, 1, "mapped") == 0
+    where_the_machine_runs_on(|| {
+        let (_dir, mut peers) = node(2);
+        until("they have met", || route(&peers, 1, 0) == "shm");
+        let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
+        let reader = peers.client(1);
+        let mapped = reader.acquire(stored.reference(), &on_node()).unwrap();
+        let mut workload = Workload::start(&peers.sidecars[1]);
+        assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
+        let at = |tensor: &Tensor| tensor.view().map(View::as_ptr);
+        let (address, before, segment) = (at(&mapped), pages(&mapped), foreign(&peers, 1, "mapped"));
+        peers.sidecars[0].kill();
+        let killed = Instant::now();
+        // Neither process says a word meanwhile, and the grace of a lease is not awaited.
+        until("the pages are copied, and all map the copy", || {
+            let left = ["mapped", "orphaned", "used"].map(|state| foreign(&peers, 1, state));
+            copied(&peers, 1) == segment && left == [0; 3]
+        });
+        assert!(killed.elapsed() < GRACE, "{:?}", killed.elapsed());
+        assert!(at(&mapped) == address && pages(&mapped) != before && is_intact(&mapped));
+        assert_eq!(mapped.moved().transport, Some(Transport::Shm), "it says how it came");
+        assert_eq!(workload.ask("verify", "intact"), "1");
+        let usage = arena(&reader);
+        assert_eq!((usage.sealed, usage.sealed + usage.retired), (6 * MI, segment), "{usage:?}");
+        assert_eq!(usage.free + usage.reserved + usage.sealed + usage.held + usage.retired, usage.total);
+        drop(mapped);
+        workload.ask("drop", "dropped 1");
+        drop((workload, reader, stored));
+        peers.assert_free(1);
     });
-    assert!(killed.elapsed() < GRACE, "{:?}", killed.elapsed());
-    assert_eq!((foreign(&peers, 1, "orphaned"), foreign(&peers, 1, "used")), (0, 0));
-    assert!(at(&mapped) == address && pages(&mapped) != before && is_intact(&mapped));
-    assert_eq!(mapped.moved().transport, Some(Transport::Shm), "it says how it came");
-    assert_eq!(workload.ask("verify", "intact"), "1");
-    let usage = arena(&reader);
-    assert_eq!((usage.sealed, usage.sealed + usage.retired), (6 * MI, segment), "{usage:?}");
-    assert_eq!(usage.free + usage.reserved + usage.sealed + usage.held + usage.retired, usage.total);
-    drop(mapped);
-    workload.ask("drop", "dropped 1");
-    drop((workload, reader, stored));
-    peers.assert_free(1);
 }
 
 #[test]
@@ -348,10 +366,8 @@ fn where_the_arena_has_no_room_the_pages_of_a_dead_owner_stay_and_are_copied_whe
     let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
     let reader = peers.client(1);
     let mapped = reader.acquire(stored.reference(), &on_node()).unwrap();
-    let (before, brief) =
-        (pages(&mapped), PutOptions { deadline: Some(Duration::from_secs(1)), ..PutOptions::new() });
-    let filled: Vec<_> = (100..).map_while(|seed| put_pattern(&reader, seed, 4 * MI, &brief).ok()).collect();
-    assert!(filled.len() > 8);
+    let before = pages(&mapped);
+    let filled = fill(&reader, 100, 4 * MI, 8);
     peers.sidecars[0].kill();
     until("the pages are nobody's", || foreign(&peers, 1, "orphaned") > 0);
     // Longer than any copy that finds room takes to be begun, and made: the test is that nothing is.
@@ -425,15 +441,6 @@ fn where_the_directory_goes_under_load_bytes_travel_and_it_is_seen() {
     peers.assert_all_free();
 }
 
-/// Ends what it stands for, however the test ends.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Removed with the sockets in it, and made anew, while four readers map.
 #[test]
 fn while_the_directory_is_removed_gets_go_on_and_what_must_be_on_the_node_is_there_or_refused() {
@@ -459,7 +466,7 @@ fn while_the_directory_is_removed_gets_go_on_and_what_must_be_on_the_node_is_the
     };
     until("they have met", || route(&peers, 1, 0) == "shm");
     std::thread::scope(|scope| {
-        let _over = Ends(&over);
+        let _over = SetOnDrop(&over);
         for number in 0..READERS {
             let (owner, reader, over, get) = (peers.client(0), peers.client(1), &over, &get);
             scope.spawn(move || {

@@ -20,7 +20,7 @@ use tensorlane_proto::Transport;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::transfer::{MI, seconds};
-use tensorlane_tests::until;
+use tensorlane_tests::{until, where_the_machine_runs_on};
 
 /// Directory of a node: a file system of its own, in memory.
 struct NodeDirectory(TempDir);
@@ -157,48 +157,54 @@ fn route(peers: &Peers, from: usize, to: usize) -> String {
 
 #[test]
 fn a_stranger_that_passes_bytes_between_two_nodes_gets_no_memory_and_none_of_its_bytes_is_believed() {
-    let nodes = [NodeDirectory::mounted(), NodeDirectory::mounted()];
-    nodes[0].use_up(1000);
-    let mut relay = Relay::new();
-    {
-        let mut peers = Peers::start(2, |host, options| {
-            let options = options.set("node.directory", nodes[host].path().display());
-            options.set("arena.size", "64Mi").set("arena.segment", "16Mi")
-        });
-        // In the directory of each it stands at the name of the other one's socket, with the same inode. Numbers only count up, so
-        // the second sidecar starts anew behind the number of the first.
-        let [first, second] = [0, 1].map(|host: usize| nodes[host].socket());
-        drop(second);
-        peers.sidecars[1].terminate();
-        relay.stand(nodes[1].forge(&first.0, first.1), first.0.clone());
-        peers.sidecars[1].start_again();
-        let mut sockets = std::fs::read_dir(nodes[1].path()).unwrap().map(|file| file.unwrap());
-        let second = sockets.find(|file| file.file_name() != first.0.file_name().unwrap()).unwrap();
-        relay.stand(nodes[0].forge(&second.path(), second.metadata().unwrap().ino()), second.path());
-        // They look for each other's sockets when they connect.
-        peers.network.cut(1);
-        until("the cut is noticed", || (0..2).all(|host| peers.seen(host, 1 - host).state != "connected"));
-        peers.network.mend(1);
-        peers.await_connected();
-        until("it is known whether they share memory", || {
-            (0..2).all(|host| !["", "tcp, not shm: node_unproven"].contains(&&*route(&peers, host, 1 - host)))
-        });
-        for (owner, reader) in [(0, 1), (1, 0)] {
-            let stored = put_pattern(&peers.client(owner), 7, 3 * MI, &PutOptions::new()).unwrap();
-            let tensor = peers.client(reader).acquire(stored.reference(), &seconds(20)).unwrap();
-            assert!(is_intact(&tensor), "bytes of the stranger, by {}", tensor.moved());
-            assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
-            assert_eq!(route(&peers, reader, owner), "tcp, not shm: other_node");
+    where_the_machine_runs_on(|| {
+        let nodes = [NodeDirectory::mounted(), NodeDirectory::mounted()];
+        nodes[0].use_up(1000);
+        let mut relay = Relay::new();
+        {
+            let mut peers = Peers::start(2, |host, options| {
+                let options = options.set("node.directory", nodes[host].path().display());
+                options.set("arena.size", "64Mi").set("arena.segment", "16Mi")
+            });
+            // In the directory of each it stands at the name of the other one's socket, with the same inode. Numbers only count up, so
+            // the second sidecar starts anew behind the number of the first.
+            let [first, second] = [0, 1].map(|host: usize| nodes[host].socket());
+            drop(second);
+            peers.sidecars[1].terminate();
+            relay.stand(nodes[1].forge(&first.0, first.1), first.0.clone());
+            peers.sidecars[1].start_again();
+            let mut sockets = std::fs::read_dir(nodes[1].path()).unwrap().map(|file| file.unwrap());
+            let second = sockets.find(|file| file.file_name() != first.0.file_name().unwrap()).unwrap();
+            relay.stand(nodes[0].forge(&second.path(), second.metadata().unwrap().ino()), second.path());
+            // They look for each other's sockets when they connect.
+            peers.network.cut(1);
+            until("the cut is noticed", || {
+                (0..2).all(|host| peers.seen(host, 1 - host).state != "connected")
+            });
+            peers.network.mend(1);
+            peers.await_connected();
+            until("it is known whether they share memory", || {
+                (0..2).all(|host| {
+                    !["", "tcp, not shm: node_unproven"].contains(&&*route(&peers, host, 1 - host))
+                })
+            });
+            for (owner, reader) in [(0, 1), (1, 0)] {
+                let stored = put_pattern(&peers.client(owner), 7, 3 * MI, &PutOptions::new()).unwrap();
+                let tensor = peers.client(reader).acquire(stored.reference(), &seconds(20)).unwrap();
+                assert!(is_intact(&tensor), "bytes of the stranger, by {}", tensor.moved());
+                assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
+                assert_eq!(route(&peers, reader, owner), "tcp, not shm: other_node");
+            }
+            let refused = |host: usize| {
+                let reason = ["reason=\"other_directory\""];
+                peers.metric(host, "tensorlane_peer_refused_node_connections_total", &reason)
+            };
+            assert!(refused(0) >= 1.0 && refused(1) >= 1.0);
+            peers.assert_all_free();
         }
-        let refused = |host: usize| {
-            let reason = ["reason=\"other_directory\""];
-            peers.metric(host, "tensorlane_peer_refused_node_connections_total", &reason)
-        };
-        assert!(refused(0) >= 1.0 && refused(1) >= 1.0);
-        peers.assert_all_free();
-    }
-    let seen = Arc::clone(&relay.seen);
-    relay.end();
-    // Whoever starts looks whether somebody listens there, and says nothing.
-    assert_eq!((seen.descriptors.load(Ordering::SeqCst), seen.bytes.load(Ordering::SeqCst)), (0, 0));
+        let seen = Arc::clone(&relay.seen);
+        relay.end();
+        // Whoever starts looks whether somebody listens there, and says nothing.
+        assert_eq!((seen.descriptors.load(Ordering::SeqCst), seen.bytes.load(Ordering::SeqCst)), (0, 0));
+    });
 }

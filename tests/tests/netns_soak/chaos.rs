@@ -1,4 +1,4 @@
-//! Everything at once between three hosts: writers, readers, and faults in a random order that its seed repeats.
+//! Everything at once between three hosts: writers, readers, channels, pipes, and faults in a random order that its seed repeats.
 //! As much load as there can be, and nothing written down; `soak` does less at a time and checks a history of it.
 //! Needs root.
 
@@ -16,8 +16,11 @@ mod slow {
     use tensorlane_tests::tensors::{Numbers, pattern, put_pattern};
 
     use crate::TURNS;
+    use crate::messages::Messages;
 
     const HOSTS: usize = 3;
+    /// Names of their peers.
+    const NAMES: [&str; HOSTS] = ["a", "b", "c"];
     const FAULTS: u64 = 12;
     /// Tensors that a writer keeps at a time.
     const KEPT: usize = 6;
@@ -161,7 +164,7 @@ mod slow {
         let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
         eprintln!("repeat with {SEED}={seed}");
         let mut peers = Peers::start(HOSTS, |_, options| options.set("arena.size", "128Mi"));
-        let board = Board::default();
+        let (board, messages) = (Board::default(), Messages::default());
         let clients: Vec<Client> = (0..HOSTS).map(|host| peers.client(host)).collect();
         std::thread::scope(|scope| {
             let threads: Vec<_> = clients
@@ -169,8 +172,13 @@ mod slow {
                 .enumerate()
                 .flat_map(|(host, client)| {
                     let seed = seed.wrapping_add(host as u64 * 1000);
-                    let board = &board;
+                    let (board, messages) = (&board, &messages);
+                    let next = NAMES[(host + 1) % HOSTS];
                     [
+                        scope.spawn(move || messages.write_channels(client)),
+                        scope.spawn(move || messages.read_channels(client, next)),
+                        scope.spawn(move || messages.write_pipes(client, next)),
+                        scope.spawn(move || messages.read_pipes(client)),
                         scope.spawn(move || write(client, host, seed, board)),
                         scope.spawn(move || read(client, seed + 1, board)),
                         scope.spawn(move || read(client, seed + 2, board)),
@@ -185,7 +193,13 @@ mod slow {
                 }
             }
             board.stop.store(true, Ordering::Relaxed);
+            messages.stop.store(true, Ordering::Relaxed);
         });
+        eprintln!("{messages:?}");
+        let [of_channels, written, taken] =
+            [messages.of_channels, messages.written, messages.read].map(AtomicU64::into_inner);
+        assert!(of_channels > 0 && written > 0, "the faults left no time for a message");
+        assert!(written <= taken, "{written} writes were done, and {taken} messages read");
         let (read, refused) = (board.read.into_inner(), board.refused.into_inner());
         eprintln!("{read} read, {refused} refused");
         assert!(read > 100, "{read} read and {refused} refused: the faults left no time for anything");

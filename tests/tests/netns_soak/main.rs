@@ -3,6 +3,7 @@
 //! Each test takes all that the machine has, so they take turns.
 
 mod chaos;
+mod messages;
 mod soak;
 
 use tensorlane_tests::turns::Turns;

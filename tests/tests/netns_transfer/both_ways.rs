@@ -11,6 +11,7 @@ use tensorlane_tests::netns::Peers;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::transfer::seconds;
 use tensorlane_tests::until;
+use tensorlane_tests::wait::SetOnDrop;
 
 const CALLERS: usize = 4;
 const TOGETHER: u64 = 64;
@@ -38,22 +39,13 @@ fn get_all(callers: &[Client], targets: &[Target]) -> BTreeSet<Option<&'static s
     })
 }
 
-/// Ends what it stands for, however the test ends.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn a_small_tensor_that_is_fetched_and_mapped_at_the_same_time_is_right_for_everybody() {
     let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
-    let peers = Peers::start(2, |_, options| options.set("node.directory", dir.path().display()));
+    let peers = Peers::start(2, |_, options| options.steady().set("node.directory", dir.path().display()));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = Ends(&over);
+        let _ends = SetOnDrop(&over);
         scope.spawn(|| {
             let aside = dir.path().with_extension("aside");
             let state =

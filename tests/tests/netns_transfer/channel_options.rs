@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tensorlane_client::channel::{ChannelReader, ChannelSpec, End, Read, ReadOptions, Timeout};
+use tensorlane_client::channel::{ChannelReader, ChannelSpec, End, Policy, Read, ReadOptions, Timeout};
 use tensorlane_client::pipe::{ConnectOptions, ListenOptions};
 use tensorlane_client::{Error, Result};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Reason, Require};
-use tensorlane_tests::channels::LONG;
+use tensorlane_tests::channels::{DROPPING, LONG};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::streams::{Grpc, channel};
-use tensorlane_tests::{reason, until};
+use tensorlane_tests::{failure_in_time, reason, until};
 
 fn spec() -> ChannelSpec {
     ChannelSpec::new("c").slots(4).slot_bytes(64 << 10)
@@ -34,7 +34,7 @@ fn denied<T>(result: Result<T>) {
 
 #[test]
 fn a_channel_is_read_by_the_peers_that_its_writer_names_and_by_its_own_pod() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let [here, there] = [0, 1].map(|host| peers.client(host));
     for (readers, allows) in [(&["c", "x*"][..], false), (&[][..], false), (&["nobody", "b*"][..], true)] {
         let mut writer = here.channel_writer(&spec().readers(readers)).unwrap();
@@ -67,7 +67,7 @@ fn a_channel_is_read_by_the_peers_that_its_writer_names_and_by_its_own_pod() {
 
 #[test]
 fn a_listener_takes_pipes_of_the_peers_that_it_allows_and_of_its_own_pod() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let [here, there] = [0, 1].map(|host| peers.client(host));
     let connect = ConnectOptions::new().wait(Duration::from_secs(30));
     let listener = here.listen_with("in", &ListenOptions::new().allow(&["c"])).unwrap();
@@ -82,7 +82,7 @@ fn a_listener_takes_pipes_of_the_peers_that_it_allows_and_of_its_own_pod() {
 
 #[test]
 fn too_many_patterns_are_refused_and_leave_nothing() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let here = peers.client(0);
     let many = vec!["p"; 65];
     assert_eq!(reason(here.channel_writer(&spec().readers(&many))), Reason::TooLarge);
@@ -92,7 +92,7 @@ fn too_many_patterns_are_refused_and_leave_nothing() {
 
 #[test]
 fn readers_of_another_pod_are_evicted_together_and_told() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let here = peers.client(0);
     let mut writer = here.channel_writer(&spec().evict_after(Duration::from_millis(300))).unwrap();
     let mut slow = [(); 2].map(|()| peers.client(1).channel_reader("a/c", &waits()).unwrap());
@@ -121,7 +121,7 @@ fn readers_of_another_pod_are_evicted_together_and_told() {
 
 #[test]
 fn a_reader_of_another_pod_follows_a_writer_that_comes_back_and_one_whose_sidecar_does() {
-    let mut peers = Peers::pair();
+    let mut peers = Peers::steady();
     let early = peers.client(1).channel_reader("a/c", &ReadOptions::new().follow());
     assert_eq!(reason(early), Reason::NotFound, "it follows what there was");
     // One session: its second channel comes behind the end of the first.
@@ -131,10 +131,8 @@ fn a_reader_of_another_pod_follows_a_writer_that_comes_back_and_one_whose_sideca
     writer.write_bytes(b"first", LONG).unwrap();
     assert_eq!(read(&mut follows), b"first");
     drop(writer);
-    assert_eq!(
-        reason(follows.read(Timeout::After(Duration::from_millis(300))).map(drop)),
-        Reason::DeadlineExceeded
-    );
+    let late = failure_in_time(|| follows.read(Timeout::After(Duration::from_millis(300))).map(drop));
+    assert_eq!(late.reason, Reason::DeadlineExceeded);
     let mut writer = here.channel_writer(&spec()).unwrap();
     writer.write_bytes(b"second", LONG).unwrap();
     assert!(matches!(follows.read(LONG).unwrap(), Read::Epoch { end: End::WriterLost, missed: 0 }));
@@ -169,25 +167,74 @@ fn a_reader_that_follows_goes_on_behind_what_it_has_read_when_a_link_is_there_ag
         writer.write_bytes(&[number], LONG).unwrap();
     }
     peers.network.mend(1);
-    let mut next = 3;
-    while next < 10 {
-        match follows.read(LONG).unwrap() {
+    let missed = read_to(&mut follows, 3, 10);
+    assert_eq!(
+        (follows.attached().first, follows.attached().missed),
+        (0, 0),
+        "it began before the link was cut"
+    );
+    until("what was missed is counted", || dropped(&peers, Policy::Block) == missed as f64);
+}
+
+#[test]
+fn a_reader_that_follows_a_channel_that_drops_counts_each_message_that_it_was_told_of_once() {
+    for policy in DROPPING {
+        let peers = Peers::pair();
+        let mut writer = peers.client(0).channel_writer(&spec().policy(policy)).unwrap();
+        let mut follows = peers.client(1).channel_reader("a/c", &waits().follow()).unwrap();
+        for number in 0..3u8 {
+            writer.write_bytes(&[number], LONG).unwrap();
+            assert_eq!(read(&mut follows), [number]);
+        }
+        peers.network.cut(1);
+        // Nobody comes back for what is lost for longer than the grace.
+        let there = peers.client(1);
+        until("the reader's side has given up", || {
+            there.channels("c").unwrap().iter().all(|channel| channel.writer.is_empty())
+        });
+        for number in 3..40u8 {
+            writer.write_bytes(&[number], LONG).unwrap();
+        }
+        peers.network.mend(1);
+        let missed = read_to(&mut follows, 3, 40);
+        assert!(missed >= 30, "{policy}: four slots were there, and {missed} are told as dropped");
+        assert_eq!((follows.attached().first, follows.attached().missed), (0, 0));
+        until("what was told is counted", || dropped(&peers, policy) == missed as f64);
+    }
+}
+
+/// Reads messages of one byte, their sequence, up to one; how many were told as dropped.
+fn read_to(reader: &mut ChannelReader, mut next: u64, end: u64) -> u64 {
+    let mut missed = 0;
+    while next < end {
+        match reader.read(LONG).unwrap() {
             Read::Gap { dropped, next: after } => {
-                next += dropped as u8;
-                assert_eq!(u64::from(next), after);
+                (next, missed) = (next + dropped, missed + dropped);
+                assert_eq!(next, after);
             }
             Read::Message(message) => {
-                assert_eq!(message.bytes().to_vec(), [next], "each one once");
+                assert_eq!(
+                    (message.sequence(), message.bytes().to_vec()),
+                    (next, vec![next as u8]),
+                    "each one once"
+                );
                 next += 1;
             }
             other => panic!("it is the same channel, and not {other:?}"),
         }
     }
+    missed
+}
+
+/// Messages that readers of the second peer were told of as dropped.
+fn dropped(peers: &Peers, policy: Policy) -> f64 {
+    let label = format!("policy=\"{policy}\"");
+    peers.metric(1, "tensorlane_channel_dropped_messages_total", &[&label])
 }
 
 #[test]
 fn a_map_that_is_insisted_on_is_refused_to_a_reader_of_another_pod() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let _writer = peers.client(0).channel_writer(&spec()).unwrap();
     let there = peers.client(1);
     for require in [Require::ZERO_COPY, Require::SAME_NODE] {

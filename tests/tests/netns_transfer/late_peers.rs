@@ -23,7 +23,7 @@ fn reads(reader: &mut ChannelReader, wanted: &[u8]) -> bool {
 
 #[test]
 fn a_reader_and_a_connect_wait_for_a_peer_that_is_not_listed_yet() {
-    let peers = Peers::with_stranger(1, |_, options| options);
+    let peers = Peers::with_stranger(1, |_, options| options.steady());
     let (near, far) = (peers.client(0), peers.client(1));
     thread::scope(|scope| {
         let reader = scope.spawn(|| near.channel_reader("b/late", &ReadOptions::new().wait(LONG)).unwrap());
@@ -43,7 +43,7 @@ fn a_reader_and_a_connect_wait_for_a_peer_that_is_not_listed_yet() {
 
 #[test]
 fn a_reader_waits_while_the_sidecar_of_its_writer_is_started_again() {
-    let mut peers = Peers::pair();
+    let mut peers = Peers::steady();
     let near = peers.client(1);
     let waiting =
         thread::spawn(move || near.channel_reader("a/late", &ReadOptions::new().wait(LONG)).unwrap());
@@ -58,7 +58,7 @@ fn a_reader_waits_while_the_sidecar_of_its_writer_is_started_again() {
 
 #[test]
 fn a_wait_for_a_peer_that_never_comes_ends_in_time_and_says_which_peer_is_missing() {
-    let peers = Peers::with_stranger(1, |_, options| options);
+    let peers = Peers::with_stranger(1, |_, options| options.steady());
     let near = peers.client(0);
     let wait = Duration::from_millis(1_200);
     let failed = near.channel_reader("nobody/late", &ReadOptions::new().wait(wait)).unwrap_err();

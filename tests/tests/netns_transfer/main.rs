@@ -7,6 +7,7 @@ mod channels;
 mod exchange;
 mod late_peers;
 mod mutable_sets;
+mod names;
 mod pipe_streams;
 mod pipes;
 mod policies;

@@ -1,6 +1,7 @@
 //! Mutable sets from another host: only the rows travel, and only named peers write.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use tensorlane_client::set::mutable::{MutableSet, Place, SetFiles, SetSpec};
 use tensorlane_client::set::snapshot::SnapshotOptions;
@@ -37,7 +38,7 @@ fn written_and_read(owner: &Client, other: &Client, spec: &SetSpec) -> MutableSe
 
 #[test]
 fn rows_of_another_host_are_written_and_read_by_a_reference_alone() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (owner, other) = (peers.client(0), peers.client(1));
     let spec = SetSpec::new("frames", 100).leaf("memmap", DType::U8, &[640, 640, 3]).writers(&["*"]);
     let there = written_and_read(&owner, &other, &spec);
@@ -49,7 +50,7 @@ fn rows_of_another_host_are_written_and_read_by_a_reference_alone() {
 
 #[test]
 fn a_peer_that_is_not_named_may_read_and_not_write() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (owner, other) = (peers.client(0), peers.client(1));
     let spec = SetSpec::new("frames", 10).leaf("label", DType::U8, &[]);
     let reference = owner.create_set(&spec).unwrap().reference().to_owned();
@@ -63,7 +64,7 @@ fn a_peer_that_is_not_named_may_read_and_not_write() {
 
 #[test]
 fn a_set_of_another_host_is_waited_for_and_its_snapshot_is_published_at_its_owner() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (owner, other, waiting) = (peers.client(0), peers.client(1), peers.client(1));
     let spec = SetSpec::new("frames", 10).leaf("label", DType::U8, &[]).writers(&["b"]);
     let there = std::thread::scope(|scope| {
@@ -97,8 +98,8 @@ fn on_a_disk(bytes: &str) -> (tempfile::TempDir, Peers) {
     let path = root.path().display().to_string();
     let mount = format!("mount -t tmpfs -o size={bytes} none {path} && exec \"$0\" \"$@\"");
     let peers = Peers::start(2, |host, options| match host {
-        0 => options.set("sets.root", &path).prefix(["unshare", "-m", "sh", "-c", &mount]),
-        _ => options,
+        0 => options.steady().set("sets.root", &path).prefix(["unshare", "-m", "sh", "-c", &mount]),
+        _ => options.steady(),
     });
     (root, peers)
 }
@@ -163,4 +164,43 @@ fn a_full_disk_refuses_a_commit_whole_and_the_rows_stay_what_they_were() {
     // A set is dropped on a full disk, too.
     owner.drop_set("frames").unwrap();
     assert_eq!(reason(there.now()), Reason::NotFound);
+}
+
+#[test]
+fn a_disk_that_is_read_only_refuses_what_would_change_it_and_takes_it_once_it_is_writable() {
+    let (root, peers) = on_a_disk("64m");
+    let owner = peers.client(0);
+    let path = root.path().display().to_string();
+    let remount = |how: &str| {
+        let process = peers.sidecars[0].pid().to_string();
+        let how = format!("remount,{how}");
+        let words = ["--target", process.as_str(), "--mount", "mount", "-o", how.as_str(), path.as_str()];
+        let ended = Command::new("nsenter").args(words).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    let spec = SetSpec::new("frames", 8).leaf("label", DType::U8, &[]);
+    let set = owner.create_set(&spec.clone().files(&files("frames"))).unwrap();
+    let write = || {
+        let leaves = BTreeMap::from([("label", &[7u8; 2][..])]);
+        set.write(&Place::Rows(Selection::rows([3, 4])), 2, &leaves, None)
+    };
+    // No file of it is open yet: the kernel makes no disk read-only that somebody may write.
+    remount("ro");
+    let refused = failure(write());
+    assert_eq!(refused.reason, Reason::StorageFailed);
+    for part in ["frames/label.memmap", "Read-only file system", "let the sidecar write there"] {
+        assert!(refused.message.contains(part), "{part} is not in {refused}");
+    }
+    let other = SetSpec::new("other", 8).leaf("label", DType::U8, &[]).files(&files("other"));
+    assert_eq!(reason(owner.create_set(&other)), Reason::StorageFailed);
+    assert_eq!(reason(owner.drop_set("frames")), Reason::StorageFailed);
+    let now = set.now().unwrap();
+    assert_eq!((now.version, now.torn_rows), (0, 0), "it is a set still");
+    remount("rw");
+    assert_eq!(write().unwrap().version, 1);
+    assert_eq!(set.read(&[], &Selection::All).unwrap().leaves[0].1.to_vec(), [0, 0, 0, 7, 7, 0, 0, 0]);
+    owner.create_set(&other).unwrap();
+    for name in ["frames", "other"] {
+        owner.drop_set(name).unwrap();
+    }
 }

@@ -3,23 +3,28 @@
 use std::thread;
 use std::time::Duration;
 
-use tensorlane_client::Client;
 use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{
-    Allocation, ConnectOptions, Delivered, Descriptor, Listener, Message, Payload, Pipe, Place, Tensor,
-    UNREAD_MAX, WriteFailed,
+    Allocation, ConnectOptions, Delivered, Descriptor, Incoming, Listener, Message, Payload, Pipe, Place,
+    Tensor, UNREAD_MAX, WriteFailed, Writing,
 };
+use tensorlane_client::{Client, PutOptions};
 use tensorlane_proto::frame::PEER_PIPES_SINCE;
 use tensorlane_proto::{DType, Reason};
 use tensorlane_tests::hostile::Hostile;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::other::{Other, role};
-use tensorlane_tests::pipes::{LONG, go_on, is_end, next, nothing, other_end, text};
+use tensorlane_tests::pipes::{LONG, go_on, is_end, next, nothing, other_end, text, undelivered};
+use tensorlane_tests::sidecar::session;
 use tensorlane_tests::tensors::{dense, pattern};
-use tensorlane_tests::{reason, until};
+use tensorlane_tests::{reason, until, where_the_machine_runs_on};
 
 /// A wait that ends in a test.
 const SHORT: Timeout = Timeout::After(Duration::from_millis(300));
+/// A wait that ends in none.
+const HOUR: Timeout = Timeout::After(Duration::from_secs(3_600));
+/// Bytes that are some time on a slow way.
+const MUCH: usize = 16 << 20;
 
 /// Ends of a pipe from host 0 to a listener at host 1.
 struct Ends {
@@ -43,20 +48,28 @@ fn fate(failed: &WriteFailed) -> (Delivered, Option<Reason>) {
 #[test]
 fn another_process_has_an_end() {
     let Some((sockets, role)) = role() else { return };
-    let client = Client::connect(sockets).unwrap();
+    let client = session(sockets).unwrap();
     let (pipe, _listener) = if role.starts_with("connect") {
         (client.connect_pipe("b/in/box", &ConnectOptions::new()).unwrap(), None)
     } else {
         let listener = client.listen("in/box").unwrap();
         (listener.accept(LONG).unwrap(), Some(listener))
     };
+    if role.ends_with("writes much") {
+        let tensor = dense(DType::U8, &[MUCH as u64]);
+        let writing = pipe.begin(text("much").tensor(tensor, pattern(7, MUCH)), HOUR).unwrap();
+        println!("written");
+        // Killed here, unless all has come by then.
+        drop(writing.wait());
+        return;
+    }
     go_on(&pipe, role.ends_with("writes"));
 }
 
 #[test]
 fn messages_come_to_another_peer_in_the_order_of_writes_both_ways() {
     const MESSAGES: usize = 300;
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
     let of = |pipe: &Pipe| (pipe.remote().peer.clone(), pipe.remote().route.clone());
@@ -97,7 +110,7 @@ fn messages_come_to_another_peer_in_the_order_of_writes_both_ways() {
 
 #[test]
 fn several_messages_are_under_way_at_once_and_are_read_in_their_order() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let listener = to.listen("in/box").unwrap();
     let near = from.connect_pipe("b/in/box", &ConnectOptions::new()).unwrap();
@@ -117,7 +130,7 @@ fn several_messages_are_under_way_at_once_and_are_read_in_their_order() {
 #[test]
 fn every_allocation_brings_tensors_of_another_peer_large_ones_too() {
     const LARGE: u64 = 64 << 20;
-    let peers = Peers::start(2, |_, options| options.set("arena.size", "512Mi"));
+    let peers = Peers::start(2, |_, options| options.steady().set("arena.size", "512Mi"));
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
     for (write, read) in [(&near, &far), (&far, &near)] {
@@ -159,19 +172,56 @@ fn every_allocation_brings_tensors_of_another_peer_large_ones_too() {
 }
 
 #[test]
+fn a_message_for_which_its_reader_at_another_peer_has_no_room_is_read_when_there_is_some() {
+    const BYTES: usize = 20 << 20;
+    let peers = Peers::start(2, |host, options| match host {
+        1 => options.steady().set("arena.size", "32Mi").set("arena.segment", "8Mi"),
+        _ => options.steady(),
+    });
+    let (from, to) = (peers.client(0), peers.client(1));
+    let Ends { near, far, listener } = ends(&from, &to);
+    let large = dense(DType::U8, &[BYTES as u64]);
+    let own = to.put(&large, &pattern(1, BYTES), &PutOptions::new()).unwrap();
+    let writing = near.begin(text("large").tensor(large, pattern(2, BYTES)), HOUR).unwrap();
+    let mut descriptor = Some(next(&far));
+    // On a busy machine it may be said too late what it is.
+    until("it is told that there is no room", || {
+        let failed = far.read_within(descriptor.take().unwrap(), Allocation::map(), SHORT).unwrap_err();
+        let told = failed.error.reason();
+        descriptor = Some(failed.descriptor);
+        told == Some(Reason::ArenaFull)
+    });
+    drop(own);
+    let received = far.read_within(descriptor.unwrap(), Allocation::map(), LONG).unwrap();
+    let Tensor::Mapped(tensor) = &received.tensors[0] else { panic!("it is mapped") };
+    assert!(tensor.to_vec() == pattern(2, BYTES), "the mapped one is another one");
+    drop(writing.wait().unwrap());
+    drop((received, near, far, listener, from, to));
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_write_that_nobody_reads_at_another_peer_says_whether_its_message_was_shown() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
     for (write, read, there) in [(&near, &far, "client"), (&far, &near, "of peer a")] {
-        let failed = write.write(text("unseen"), SHORT).unwrap_err();
-        assert_eq!(fate(&failed), (Delivered::No, Some(Reason::DeadlineExceeded)));
+        let failed = undelivered(write, text("unseen"), SHORT);
+        assert_eq!(failed.error.reason(), Some(Reason::DeadlineExceeded));
         let said = failed.error.to_string();
         assert!(said.contains(there) && said.contains(&write.remote().client), "{said}");
         assert_eq!(nothing(read, SHORT).reason(), Some(Reason::DeadlineExceeded), "it was taken back");
-        let writing = write.begin(text("shown"), Timeout::After(Duration::from_secs(1))).unwrap();
-        let descriptor = next(read);
-        let failed = writing.wait().unwrap_err();
+        // One that was over before it could be shown is written again.
+        let (descriptor, failed) = loop {
+            let writing = write.begin(text("shown"), Timeout::After(Duration::from_secs(1))).unwrap();
+            let shown = read.read_descriptor(SHORT);
+            let failed = writing.wait().unwrap_err();
+            if let Ok(Incoming::Message(descriptor)) = shown
+                && failed.error.reason().is_some()
+            {
+                break (descriptor, failed);
+            }
+        };
         assert_eq!(fate(&failed), (Delivered::Unknown, Some(Reason::DeadlineExceeded)));
         drop(descriptor);
         drop(write.begin(text("withdrawn"), LONG).unwrap());
@@ -192,7 +242,7 @@ fn a_write_that_nobody_reads_at_another_peer_says_whether_its_message_was_shown(
 
 #[test]
 fn finish_and_close_are_told_to_the_other_peer() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
     let last = near.begin(text("last"), LONG).unwrap();
@@ -230,7 +280,7 @@ fn finish_and_close_are_told_to_the_other_peer() {
 
 #[test]
 fn a_connect_waits_for_a_listener_at_another_peer_and_names_what_is_not_there() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     assert_eq!(reason(from.connect_pipe("b/in/box", &ConnectOptions::new())), Reason::NotFound);
     assert_eq!(reason(from.connect_pipe("c/in/box", &ConnectOptions::new())), Reason::NotFound);
@@ -256,12 +306,17 @@ fn a_connect_waits_for_a_listener_at_another_peer_and_names_what_is_not_there() 
     peers.assert_all_free();
 }
 
+/// As many messages that nobody reads as a pipe takes.
+fn unread(near: &Pipe) -> Vec<Writing> {
+    (0..UNREAD_MAX).map(|_| near.begin(text("unread"), LONG).unwrap()).collect()
+}
+
 #[test]
 fn unread_messages_for_another_peer_have_bounds_in_number_and_in_bytes() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
-    let all: Vec<_> = (0..UNREAD_MAX).map(|_| near.begin(text("unread"), LONG).unwrap()).collect();
+    let all = unread(&near);
     let failed = near.begin(text("too many"), LONG).unwrap().wait().unwrap_err();
     assert_eq!(fate(&failed), (Delivered::No, Some(Reason::LimitExceeded)));
     far.read(next(&far), Allocation::map()).unwrap();
@@ -294,9 +349,28 @@ fn unread_messages_for_another_peer_have_bounds_in_number_and_in_bytes() {
 }
 
 #[test]
+fn a_pipe_whose_messages_nobody_reads_holds_up_no_other_pipe_between_the_same_peers() {
+    let peers = Peers::steady();
+    let (from, to) = (peers.client(0), peers.client(1));
+    let Ends { near, far, listener } = ends(&from, &to);
+    let unread = unread(&near);
+    let other = from.connect_pipe("b/in/box", &ConnectOptions::new()).unwrap();
+    let other_far = listener.accept(LONG).unwrap();
+    for _ in 0..20 {
+        let message = Message::new().tensor(dense(DType::U8, &[1 << 20]), pattern(1, 1 << 20));
+        let writing = other.begin(message, LONG).unwrap();
+        other_far.read(next(&other_far), Allocation::map()).unwrap();
+        drop(writing.wait().unwrap());
+    }
+    drop(unread);
+    drop((near, far, other, other_far, listener, from, to));
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_reader_at_another_peer_that_is_killed_gives_every_message_back() {
     for (role, ours, theirs) in [("connect and reads", 1, 0), ("listen and reads", 0, 1)] {
-        let peers = Peers::pair();
+        let peers = Peers::steady();
         let client = peers.client(ours);
         let (mut other, pipe, listener) = beside(&peers, &client, role, theirs);
         let message = text("first").tensor(dense(DType::U8, &[1 << 20]), pattern(1, 1 << 20));
@@ -315,7 +389,7 @@ fn a_reader_at_another_peer_that_is_killed_gives_every_message_back() {
 #[test]
 fn a_writer_at_another_peer_that_is_killed_is_an_error_and_no_end() {
     for (role, ours, theirs) in [("connect and writes", 1, 0), ("listen and writes", 0, 1)] {
-        let peers = Peers::pair();
+        let peers = Peers::steady();
         let client = peers.client(ours);
         let (mut other, pipe, listener) = beside(&peers, &client, role, theirs);
         other.says("written");
@@ -334,6 +408,37 @@ fn a_writer_at_another_peer_that_is_killed_is_an_error_and_no_end() {
     }
 }
 
+#[test]
+fn a_writer_at_another_peer_that_is_killed_while_bytes_come_leaves_a_whole_message_or_an_error() {
+    let peers = Peers::steady();
+    let client = peers.client(1);
+    let (mut other, pipe, listener) = beside(&peers, &client, "connect and writes much", 0);
+    other.says("written");
+    let descriptor = next(&pipe);
+    peers.network.slow(0, 200);
+    let before = peers.seen(1, 0).bytes_in;
+    let outcome = thread::scope(|scope| {
+        let reading = scope.spawn(|| pipe.read_within(descriptor, Allocation::map(), LONG));
+        until("bytes come", || peers.seen(1, 0).bytes_in - before > 1 << 20);
+        other.kill();
+        reading.join().unwrap()
+    });
+    peers.network.fast(0);
+    match outcome {
+        // What is leased stays until it has come.
+        Ok(received) => {
+            let Tensor::Mapped(tensor) = &received.tensors[0] else { panic!("it is mapped") };
+            assert!(tensor.to_vec() == pattern(7, MUCH), "the message is not whole");
+        }
+        Err(failed) => assert_eq!(failed.error.reason(), Some(Reason::PipeLost), "{}", failed.error),
+    }
+    // Where all had come before, it has closed its end.
+    let told = nothing(&pipe, LONG).reason();
+    assert!(matches!(told, Some(Reason::PipeLost | Reason::PipeClosed)), "{told:?}");
+    drop((pipe, listener, client));
+    peers.assert_all_free();
+}
+
 /// A process with an end at host `theirs`, and the other end of its pipe.
 fn beside(peers: &Peers, client: &Client, role: &str, theirs: usize) -> (Other, Pipe, Option<Listener>) {
     if role.starts_with("connect") {
@@ -349,8 +454,8 @@ fn beside(peers: &Peers, client: &Client, role: &str, theirs: usize) -> (Other, 
 
 /// Messages that are under way both ways when the link or a sidecar is lost: one that was shown, one that was not.
 struct UnderWay {
-    there: [tensorlane_client::pipe::Writing; 2],
-    back: [tensorlane_client::pipe::Writing; 2],
+    there: [Writing; 2],
+    back: [Writing; 2],
     shown: [Descriptor; 2],
 }
 
@@ -363,42 +468,52 @@ fn under_way(ends: &Ends) -> UnderWay {
 
 #[test]
 fn a_link_that_is_cut_ends_the_pipe_at_both_ends() {
-    let peers = Peers::pair();
-    let (from, to) = (peers.client(0), peers.client(1));
-    let ends = ends(&from, &to);
-    let UnderWay { there, back, shown } = under_way(&ends);
-    peers.network.cut(1);
-    // Where the pipe lives it is known what was shown, and at the other end it is not.
-    let fates = back.map(|writing| fate(&writing.wait().unwrap_err()));
-    let lost = |delivered| (delivered, Some(Reason::PipeLost));
-    assert_eq!(fates, [lost(Delivered::Unknown), lost(Delivered::No)]);
-    let fates = there.map(|writing| fate(&writing.wait().unwrap_err()));
-    assert_eq!(fates, [lost(Delivered::Unknown), lost(Delivered::Unknown)]);
-    drop(shown);
-    peers.network.mend(1);
-    peers.await_connected();
-    for pipe in [&ends.near, &ends.far] {
-        assert_eq!(nothing(pipe, LONG).reason(), Some(Reason::PipeLost), "nothing is resumed");
-        let failed = pipe.write(text("late"), LONG).unwrap_err();
-        assert_eq!(fate(&failed), lost(Delivered::No));
-    }
-    // Connected again it goes on.
-    let near = from.connect_pipe("b/in/box", &ConnectOptions::new()).unwrap();
-    let far = ends.listener.accept(LONG).unwrap();
-    let writing = near.begin(text("again"), LONG).unwrap();
-    far.read(next(&far), Allocation::map()).unwrap();
-    drop(writing.wait().unwrap());
-    drop((near, far, ends, from, to));
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = Peers::pair();
+        let (from, to) = (peers.client(0), peers.client(1));
+        let ends = ends(&from, &to);
+        let UnderWay { there, back, shown } = under_way(&ends);
+        peers.network.cut(1);
+        // Where the pipe lives it is known what was shown, and at the other end it is not.
+        let fates = back.map(|writing| fate(&writing.wait().unwrap_err()));
+        let lost = |delivered| (delivered, Some(Reason::PipeLost));
+        assert_eq!(fates, [lost(Delivered::Unknown), lost(Delivered::No)]);
+        let fates = there.map(|writing| fate(&writing.wait().unwrap_err()));
+        assert_eq!(fates, [lost(Delivered::Unknown), lost(Delivered::Unknown)]);
+        drop(shown);
+        peers.network.mend(1);
+        peers.await_connected();
+        for pipe in [&ends.near, &ends.far] {
+            assert_eq!(nothing(pipe, LONG).reason(), Some(Reason::PipeLost), "nothing is resumed");
+            let failed = pipe.write(text("late"), LONG).unwrap_err();
+            assert_eq!(fate(&failed), lost(Delivered::No));
+        }
+        // Connected again it goes on.
+        let near = from.connect_pipe("b/in/box", &ConnectOptions::new()).unwrap();
+        let far = ends.listener.accept(LONG).unwrap();
+        let writing = near.begin(text("again"), LONG).unwrap();
+        far.read(next(&far), Allocation::map()).unwrap();
+        drop(writing.wait().unwrap());
+        drop((near, far, ends, from, to));
+        peers.assert_all_free();
+    });
 }
 
 #[test]
 fn a_call_that_waits_over_a_dead_link_ends_at_its_deadline() {
-    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "20s"));
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
     peers.network.cut(1);
-    let failed = near.write(text("where"), SHORT).unwrap_err();
+    // Its sidecar says so, unless that comes too late for the client.
+    let mut failed = near.write(text("where"), SHORT).unwrap_err();
+    until("its sidecar answers in time", || {
+        let is_said = failed.error.reason().is_some();
+        if !is_said {
+            failed = near.write(text("where"), SHORT).unwrap_err();
+        }
+        is_said
+    });
     assert_eq!(fate(&failed), (Delivered::Unknown, Some(Reason::DeadlineExceeded)));
     assert_eq!(nothing(&near, SHORT).reason(), Some(Reason::DeadlineExceeded));
     peers.network.mend(1);
@@ -410,7 +525,7 @@ fn a_call_that_waits_over_a_dead_link_ends_at_its_deadline() {
 fn messages_come_whole_over_a_link_that_drops_one_packet_of_a_hundred() {
     const MESSAGES: u64 = 50;
     const BYTES: usize = 100_000;
-    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "20s"));
+    let peers = Peers::steady();
     let (from, to) = (peers.client(0), peers.client(1));
     let Ends { near, far, listener } = ends(&from, &to);
     (0..2).for_each(|host| peers.network.lossy(host, 1));
@@ -438,7 +553,7 @@ fn messages_come_whole_over_a_link_that_drops_one_packet_of_a_hundred() {
 #[test]
 fn a_sidecar_that_is_killed_is_told_at_the_other_peer() {
     for (killed, stays) in [(0, 1), (1, 0)] {
-        let mut peers = Peers::pair();
+        let mut peers = Peers::steady();
         let (from, to) = (peers.client(0), peers.client(1));
         let ends = ends(&from, &to);
         let UnderWay { there, back, shown } = under_way(&ends);
@@ -465,7 +580,7 @@ fn a_sidecar_that_is_killed_is_told_at_the_other_peer() {
 
 #[test]
 fn a_peer_of_an_earlier_release_is_refused_in_words() {
-    let mut peers = Peers::start(2, |_, options| options.set("deadlines.progress", "20s"));
+    let mut peers = Peers::steady();
     peers.sidecars[1].kill();
     let client = peers.client(0);
     until("the old one is gone", || peers.seen(0, 1).state != "connected");

@@ -29,7 +29,7 @@ fn read_all(reader: ChannelReader, next: u64) -> (u64, u64) {
 #[test]
 fn every_message_is_read_whole_or_told_as_dropped_in_its_pod_and_in_another() {
     const MESSAGES: u64 = 5_000;
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     for policy in DROPPING {
         let name = policy.as_str();
         let spec = ChannelSpec::new(name).slots(4).slot_bytes(4 << 20).policy(policy);
@@ -55,7 +55,7 @@ fn every_message_is_read_whole_or_told_as_dropped_in_its_pod_and_in_another() {
 
 #[test]
 fn a_reader_of_another_pod_that_does_not_read_holds_nobody_and_finds_the_newest() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let spec = ChannelSpec::new("c").slots(4).slot_bytes(4 << 20).policy(Policy::Latest);
     let mut writer = peers.client(0).channel_writer(&spec).unwrap();
     let mut there = reader(&peers, 1, "a/c");

@@ -7,10 +7,10 @@ use tensorlane_client::{Client, PutOptions, Watch, WatchKind, WatchOptions};
 use tensorlane_proto::Reason;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
-use tensorlane_tests::until;
+use tensorlane_tests::{failure_in_time, until};
 
 const BYTES: u64 = 3 << 20;
-const LONG: Timeout = Timeout::After(Duration::from_secs(20));
+const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 
 fn ticket(client: &Client, seed: u64, uses: u32) -> String {
     let options = PutOptions {
@@ -28,7 +28,7 @@ fn tensors(peers: &Peers, host: usize) -> u64 {
 
 #[test]
 fn a_ticket_is_redeemed_at_another_host_as_often_as_it_says_and_then_keeps_nothing() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (owner, reader) = (peers.client(0), peers.client(1));
     for uses in [1, 2] {
         let ticket = ticket(&owner, u64::from(uses), uses);
@@ -52,8 +52,8 @@ fn a_ticket_is_redeemed_at_another_host_as_often_as_it_says_and_then_keeps_nothi
 #[test]
 fn a_ticket_whose_tensor_cannot_be_taken_is_used_and_keeps_nothing() {
     let peers = Peers::start(2, |host, options| match host {
-        1 => options.set("arena.size", "64Mi"),
-        _ => options,
+        1 => options.steady().set("arena.size", "64Mi"),
+        _ => options.steady(),
     });
     let (owner, reader) = (peers.client(0), peers.client(1));
     let options = PutOptions { no_lease: true, ticket: Some(Duration::from_secs(60)), ..PutOptions::new() };
@@ -71,8 +71,9 @@ fn a_ticket_of_a_host_that_is_out_of_reach_says_so_and_is_there_still() {
     let (owner, reader) = (peers.client(0), peers.client(1));
     let ticket = ticket(&owner, 1, 1);
     peers.network.cut(0);
-    let failed = reader.with_deadline(Duration::from_secs(2)).redeem(&ticket, None).unwrap_err();
-    assert!(matches!(failed.reason(), Some(Reason::DeadlineExceeded | Reason::PeerUnreachable)), "{failed}");
+    let brief = reader.with_deadline(Duration::from_secs(2));
+    let failed = failure_in_time(|| brief.redeem(&ticket, None));
+    assert!(matches!(failed.reason, Reason::DeadlineExceeded | Reason::PeerUnreachable), "{failed}");
     peers.network.mend(0);
     peers.await_connected();
     // The first attempt came too late to be asked, or its question was lost with the cable.
@@ -99,8 +100,8 @@ fn names_of_another_host_are_watched_each_change_once_and_over_a_lost_connection
     let mut watch = watcher.watch("policy/", there());
     says(&mut watch, WatchKind::Present, "policy/1");
     says(&mut watch, WatchKind::Synced, "");
-    let nothing = watch.next(Timeout::After(Duration::from_millis(400))).unwrap_err();
-    assert_eq!(nothing.reason(), Some(Reason::DeadlineExceeded));
+    let nothing = failure_in_time(|| watch.next(Timeout::After(Duration::from_millis(400))));
+    assert_eq!(nothing.reason, Reason::DeadlineExceeded);
     put("policy/2");
     says(&mut watch, WatchKind::Appeared, "policy/2");
     let revision = watch.revision().unwrap();

@@ -6,6 +6,7 @@ use tensorlane_tests::netns::Peers;
 use tensorlane_tests::set_streams::{commit, head, leaf, list, range};
 use tensorlane_tests::streams::{Grpc, reason_of};
 use tensorlane_tests::tensors::pattern;
+use tensorlane_tests::where_the_machine_runs_on;
 
 /// Bytes of a row, as many as those of tensordict's script.
 const WIDE: usize = 640 * 640 * 3;
@@ -22,7 +23,7 @@ fn spec(name: &str, writers: &[&str]) -> v1::SetSpec {
 
 #[test]
 fn rows_of_another_host_are_written_and_read_by_streams_there() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (here, there) = (Grpc::of(&peers.sidecars[0]), Grpc::of(&peers.sidecars[1]));
     // It is waited for before it is made.
     let opened = std::thread::scope(|scope| {
@@ -67,24 +68,29 @@ fn rows_of_another_host_are_written_and_read_by_streams_there() {
 
 #[test]
 fn a_peer_that_is_not_named_reads_by_a_stream_and_does_not_write_and_a_cut_link_is_told() {
-    let peers = Peers::pair();
-    let (here, there) = (Grpc::of(&peers.sidecars[0]), Grpc::of(&peers.sidecars[1]));
-    here.set_create(spec("frames", &["c"])).unwrap();
-    let request = |deadline_ms| v1::SetReadRequest {
-        set: "a/frames".to_owned(),
-        keys: vec!["label".to_owned()],
-        deadline_ms,
-        ..v1::SetReadRequest::default()
-    };
-    assert_eq!(there.set_read(request(30_000)).unwrap().leaves, [vec![0; 400]]);
-    let all = head("a/frames", &["label"]);
-    let refused = there.set_commit(commit(all, &[&[1; 400]])).unwrap_err();
-    assert_eq!(reason_of(&refused), "PERMISSION_DENIED");
-    assert_eq!(here.set_open("frames", 0).unwrap().version, 0);
-    peers.network.cut(1);
-    let failed = reason_of(&there.set_read(request(3_000)).unwrap_err());
-    assert!(["DEADLINE_EXCEEDED", "PEER_UNREACHABLE", "OWNER_LOST"].contains(&failed.as_str()), "{failed}");
-    here.wait(here.client().set_drop(v1::SetDropRequest { set: "frames".to_owned() })).unwrap();
-    drop((here, there));
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = Peers::pair();
+        let (here, there) = (Grpc::of(&peers.sidecars[0]), Grpc::of(&peers.sidecars[1]));
+        here.set_create(spec("frames", &["c"])).unwrap();
+        let request = |deadline_ms| v1::SetReadRequest {
+            set: "a/frames".to_owned(),
+            keys: vec!["label".to_owned()],
+            deadline_ms,
+            ..v1::SetReadRequest::default()
+        };
+        assert_eq!(there.set_read(request(30_000)).unwrap().leaves, [vec![0; 400]]);
+        let all = head("a/frames", &["label"]);
+        let refused = there.set_commit(commit(all, &[&[1; 400]])).unwrap_err();
+        assert_eq!(reason_of(&refused), "PERMISSION_DENIED");
+        assert_eq!(here.set_open("frames", 0).unwrap().version, 0);
+        peers.network.cut(1);
+        let failed = reason_of(&there.set_read(request(3_000)).unwrap_err());
+        assert!(
+            ["DEADLINE_EXCEEDED", "PEER_UNREACHABLE", "OWNER_LOST"].contains(&failed.as_str()),
+            "{failed}"
+        );
+        here.wait(here.client().set_drop(v1::SetDropRequest { set: "frames".to_owned() })).unwrap();
+        drop((here, there));
+        peers.assert_all_free();
+    });
 }

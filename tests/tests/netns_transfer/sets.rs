@@ -24,7 +24,7 @@ fn publish(client: &Client, seed: u64, keep: u32) -> u64 {
 
 #[test]
 fn a_set_of_another_host_is_got_whole_by_its_name() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     let (writer, reader) = (peers.client(0), peers.client(1));
     assert_eq!(publish(&writer, 1, 2), 1);
     let set = reader.get_set("policy", &AcquireOptions::new()).unwrap();
@@ -38,7 +38,7 @@ fn a_set_of_another_host_is_got_whole_by_its_name() {
 
 #[test]
 fn a_reader_of_another_host_beside_a_writer_gets_all_of_one_version() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let client = peers.client(0);

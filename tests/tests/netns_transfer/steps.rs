@@ -12,8 +12,8 @@ use tensorlane_proto::{Reason, Reference};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::transfer::{MI, ROUTES, Route, SLOW_MBIT, is, put, seconds};
-use tensorlane_tests::until;
 use tensorlane_tests::ways::{WAYS, Way};
+use tensorlane_tests::{until, where_the_machine_runs_on};
 
 /// Four seconds of a slow cable, and enough for lanes.
 const BYTES: u64 = 24 * MI;
@@ -71,7 +71,8 @@ impl At<'_> {
         outcome
     }
 
-    /// The same where nothing travels: it is answered although the owner stands still, or comes once the owner goes on.
+    /// The reader gets something that does not travel: it is answered although the owner stands still, or comes once it
+    /// goes on.
     fn while_the_owner_stands(
         &self,
         peers: &mut Peers,
@@ -117,10 +118,14 @@ fn at_the_points_of<'a>(
     grace: &str,
     case: impl Fn(&At<'_>, &mut Peers) -> bool + Sync,
 ) {
+    let ways: Vec<&Way> = ways.collect();
+    where_the_machine_runs_on(|| once_at_the_points_of(&ways, grace, &case));
+}
+
+fn once_at_the_points_of(ways: &[&Way], grace: &str, case: &(impl Fn(&At<'_>, &mut Peers) -> bool + Sync)) {
     std::thread::scope(|scope| {
-        for way in ways {
+        for &way in ways {
             for route in ROUTES {
-                let case = &case;
                 scope.spawn(move || {
                     let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", grace));
                     let points = (1..).zip(points(way).iter().copied());

@@ -17,34 +17,31 @@ use tensorlane_tests::ways::{WAYS, Way};
 use tensorlane_tests::{reason, until, where_the_machine_runs_on};
 
 /// In both directions, each between hosts of its own and both at once, for most of it is waiting.
-fn over<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers, Route) + Sync) {
-    for way in ways {
-        std::thread::scope(|scope| {
-            for route in ROUTES {
-                let case = &case;
-                scope.spawn(move || {
-                    // So that an owner that is stopped for a moment keeps what it serves.
-                    let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", "20s"));
-                    case(way, &mut peers, route);
-                    peers.assert_free(route.reader);
-                });
-            }
-        });
-    }
+fn over(way: &Way, case: &(impl Fn(&Way, &mut Peers, Route) + Sync)) {
+    std::thread::scope(|scope| {
+        for route in ROUTES {
+            scope.spawn(move || {
+                // So that an owner that is stopped for a moment keeps what it serves.
+                let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", "20s"));
+                case(way, &mut peers, route);
+                peers.assert_free(route.reader);
+            });
+        }
+    });
 }
 
-/// The same of a case that demands an answer in its time, way by way.
+/// Way by way, in both directions. A case demands an answer in its time, or that lanes are not left for standing still.
 fn over_in_time<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers, Route) + Sync) {
-    ways.for_each(|way| where_the_machine_runs_on(|| over(std::iter::once(way), &case)));
+    ways.for_each(|way| where_the_machine_runs_on(|| over(way, &case)));
 }
 
 fn for_all(case: impl Fn(&Way, &mut Peers, Route) + Sync) {
-    over(WAYS.iter(), case);
+    over_in_time(WAYS.iter(), case);
 }
 
 /// For those with a middle to be in.
 fn for_all_that_bring(case: impl Fn(&Way, &mut Peers, Route) + Sync) {
-    over(WAYS.iter().filter(|way| way.brings), case);
+    over_in_time(WAYS.iter().filter(|way| way.brings), case);
 }
 
 /// Checks what is told of a tensor of that size.
@@ -113,7 +110,7 @@ fn tensors_of_any_size_come_one_by_one() {
 #[test]
 fn many_at_once_come_in_both_directions_at_once() {
     for way in &WAYS {
-        let (peers, _node) = way.pair(|_, options| options);
+        let (peers, _node) = way.pair(|_, options| options.steady());
         std::thread::scope(|scope| {
             for route in ROUTES {
                 let (writer, reader) = ends(&peers, route);
@@ -217,7 +214,7 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
 
 #[test]
 fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
-    over_in_time(WAYS.iter().filter(|way| way.brings), |way, peers, route| {
+    for_all_that_bring(|way, peers, route| {
         let (writer, reader) = ends(peers, route);
         let stored = put(&writer, 8, LARGE);
         let options = seconds(8);

@@ -25,7 +25,7 @@ fn wait_at_both(peers: &Peers) -> (RawSession, u64) {
 
 #[test]
 fn the_owner_waits_no_longer_than_the_asker() {
-    let peers = Peers::pair();
+    let peers = Peers::steady();
     // It withdraws its call.
     let (mut session, call) = wait_at_both(&peers);
     session.send_bytes(&frame::encode(SessionKind::Cancel.into(), 0, call, &v1::Cancel {}));

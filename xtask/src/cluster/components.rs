@@ -32,7 +32,7 @@ struct Module {
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
 
-const MODULES: [Module; 7] = [
+const MODULES: [Module; 8] = [
     Module { directory: "pause", package: ".", link: "", output: "pause", programs: &["pause"] },
     Module {
         directory: "containerd",
@@ -71,6 +71,8 @@ const MODULES: [Module; 7] = [
     },
     Module { directory: "coredns", package: ".", link: "", output: "coredns", programs: &["coredns"] },
     Module { directory: "helm", package: "tool", link: "", output: "", programs: &["helm"] },
+    // No part of a cluster: it judges what helm renders.
+    Module { directory: "kube-score", package: "tool", link: "", output: "", programs: &["kube-score"] },
 ];
 
 /// Nothing that is linked needs a C compiler, and nothing in a program tells where it was built.

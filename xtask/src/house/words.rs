@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::source::{Crate, Source};
 
 /// Words that no doc comment begins with: they document nothing.
-const PRONOUNS: [&str; 22] = [
-    "It", "Its", "They", "Their", "That", "This", "These", "Those", "What", "Whatever", "Who", "Whoever",
-    "Whose", "How", "Which", "Where", "Wherever", "Whether", "There", "He", "We", "You",
+const PRONOUNS: [&str; 23] = [
+    "It", "Its", "They", "Their", "That", "This", "These", "Those", "One", "What", "Whatever", "Who",
+    "Whoever", "Whose", "How", "Which", "Where", "Wherever", "Whether", "There", "He", "We", "You",
 ];
 
 /// Names that every crate may use more than once.

@@ -16,7 +16,7 @@ pub(crate) struct Stamp {
     pub(crate) revision: String,
     /// Seconds since 1970: SOURCE_DATE_EPOCH, else the date of the commit.
     pub(crate) epoch: String,
-    /// The same as RFC 3339.
+    /// Time of `epoch` as RFC 3339 writes it.
     pub(crate) created: String,
 }
 

@@ -34,7 +34,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Bytes of the arena on the host, in which no tensor lies.
 const ARENA: u64 = 64 * MIB;
-/// The same where tensors are copied out of the GPU: one, while the one before is being released, beside the share for pulls.
+/// Bytes of the arena where tensors are copied out of the GPU: one, while the one before is being released, beside the
+/// share for pulls.
 const STAGED_ARENA: u64 = 4 * GIB;
 /// Gets of one value, of a tensor that is mapped.
 const GETS: usize = 500;

@@ -119,7 +119,7 @@ fn beside_sockets(
     Ok(Measured { note: Some(format!("{way}; limit: {limit}")), ..Measured::new(row, pairs) })
 }
 
-/// The same bytes by what people measure links with.
+/// Bytes moved by iperf, with which people measure links.
 fn beside_iperf(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
     let all = [(&rows::GET_SHAPED, 16 * MI), (&rows::GET_SHAPED_LARGE, 128 * MI)];
     let wanted = all.into_iter().filter(|(row, _)| bench.wants(&[row]));
@@ -136,7 +136,7 @@ fn beside_iperf(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
     wanted.map(beside).collect()
 }
 
-/// The same transfer by what users would take instead.
+/// Transfer by gloo, which users would take instead.
 fn beside_gloo(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
     let all = [(&rows::VS_GLOO_1G, GI), (&rows::VS_GLOO_64M, 64 * MI), (&rows::VS_GLOO_1M, MI)];
     let wanted = all.into_iter().filter(|(row, _)| bench.wants(&[row]));

@@ -156,6 +156,9 @@ pub(crate) struct Put {
     /// Give names that are taken to the new tensors.
     #[arg(long, requires = "name")]
     pub(crate) replace: bool,
+    /// Take names below PREFIX that the file does not have away, in the step that gives the others. Names of sets stay.
+    #[arg(long, requires = "replace")]
+    pub(crate) prune: bool,
     /// Time that a ticket keeps each tensor [default: 60s if there is no name].
     #[arg(long, visible_alias = "ticket-ttl", value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) keep: Option<Duration>,
@@ -165,7 +168,8 @@ pub(crate) struct Put {
     /// Store a CRC-32C with each tensor; it is verified on every transfer.
     #[arg(long)]
     pub(crate) checksum: bool,
-    /// Fail, and put nothing, if metadata of the file would be left out: an exchange keeps 64 of them, 4 KiB each.
+    /// Fail, and put nothing, if metadata of the file would be left out (an exchange keeps 64 of them, 4 KiB each), or if names
+    /// below PREFIX would stay that the file does not have, where it replaces others.
     #[arg(long)]
     pub(crate) strict: bool,
 }
@@ -182,8 +186,8 @@ pub(crate) struct Get {
     /// Write the tensors into this safetensors file, which appears when it is whole; into a device or pipe, if it is one.
     #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "FILE")]
     pub(crate) to: Option<PathBuf>,
-    /// Fail, and write nothing, if the file would lack metadata: those that put left out, or that the tensors do not
-    /// agree on.
+    /// Fail, and write nothing, if the file would lack something: metadata that put left out or that the tensors do not
+    /// agree on, or sets below a prefix.
     #[arg(long, requires = "to")]
     pub(crate) strict: bool,
     /// The peer that the names belong to; without it this peer and all connected ones are asked.
@@ -261,9 +265,12 @@ pub(crate) struct SetCreate {
     #[arg(long, requires = "files")]
     pub(crate) open: bool,
     /// Durability: all survive the sidecar; with process torn rows are known, with disk commits survive a loss of
-    /// power.
-    #[arg(long, requires = "files", default_value = "process", value_name = "none|process|disk")]
-    pub(crate) durability: Durability,
+    /// power. Without it, that of a set that is opened, and process for one that is made.
+    #[arg(long, requires = "files", value_name = "none|process|disk")]
+    pub(crate) durability: Option<Durability>,
+    /// Have the rows of each leaf lie in one piece of the arena, taken at once, so that programs of this pod map them without a copy.
+    #[arg(long, conflicts_with = "files")]
+    pub(crate) contiguous: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -292,7 +299,8 @@ pub(crate) struct SetSnapshot {
 /// A directory is verified without a sidecar; anything else is a set of the exchange.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetVerify {
-    /// The directory, or the set's name, NAME@VERSION, or a reference.
+    /// The directory, or the set's name, NAME@VERSION, or a reference. A name is the mutable set that is called so, here or as PEER/NAME;
+    /// if there is none, the latest version of the sealed set.
     #[arg(value_name = "DIR|NAME|REFERENCE")]
     pub(crate) what: String,
 }
@@ -325,10 +333,12 @@ pub(crate) struct SetPut {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetGet {
-    /// The set's name, NAME@VERSION, or a reference. If no sealed set has the name, or rows or keys are given, a mutable set.
+    /// The set's name, NAME@VERSION, or a reference. A name is the mutable set that is called so, here or at --peer, as it is at this moment;
+    /// if there is none, the latest version of the sealed set. Snapshots of a mutable set are got by NAME@VERSION.
     #[arg(value_parser = parse::target, value_name = "NAME|REFERENCE")]
     pub(crate) target: Target,
-    /// Only this leaf of a mutable set, such as obs or next/reward. Can be given several times.
+    /// Only this leaf, such as obs or next/reward. Of a sealed set also a tree, or encoder.* for all keys that begin so. Can be given
+    /// several times.
     #[arg(long = "key", value_name = "KEY")]
     pub(crate) keys: Vec<String>,
     #[command(flatten)]
@@ -339,6 +349,10 @@ pub(crate) struct SetGet {
     /// Swap a set that is in the directory, or the file, for this one.
     #[arg(long, requires = "to")]
     pub(crate) replace: bool,
+    /// Fail, and write nothing, if parts of the set would be left out: a file has no batch shapes, names of dimensions and trees
+    /// without keys.
+    #[arg(long, requires = "to")]
+    pub(crate) strict: bool,
     /// The peer that the name belongs to; without it this peer and all connected ones are asked.
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<PeerName>,
@@ -598,6 +612,7 @@ mod tests {
         for line in [
             "tensorlane get a --rows 1 --part 0:1",
             "tensorlane put f --replace",
+            "tensorlane put f --name n --prune",
             "tensorlane get",
             "tensorlane get a --rows x",
             "tensorlane get a --rows 9-3",
@@ -620,6 +635,7 @@ mod tests {
             "tensorlane set put d",
             "tensorlane set put d --name n --keep 0",
             "tensorlane set get n --replace",
+            "tensorlane set get n --strict",
             "tensorlane set get n --rows 1 --part 0:1",
             "tensorlane set get n --rows 9-3",
             "tensorlane set create n --rows 1",

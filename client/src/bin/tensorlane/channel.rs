@@ -39,7 +39,7 @@ fn ls(client: &Client, output: &Output, args: &ChannelLs) -> Result<()> {
                     name(channel),
                     writer(channel),
                     channel.written.to_string(),
-                    channel.readers.len().to_string(),
+                    (channel.readers.len() + channel.readers_left_out as usize).to_string(),
                     spec.slots.to_string(),
                     output::bytes(spec.slot_bytes),
                     policy(channel).to_owned(),
@@ -62,51 +62,64 @@ fn name(channel: &ChannelStatus) -> String {
 }
 
 fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
-    let is_it = |channel: &ChannelStatus| name(channel) == args.name;
-    let channels = client.channels("")?;
-    let channel = channels.into_iter().find(is_it).ok_or_else(|| {
+    let channel = find(client, &args.name)?.ok_or_else(|| {
         let message =
             format!("no channel of this peer is named {}; `tensorlane channel ls` shows them", args.name);
         Error::from(Failure::new(Reason::NotFound, message))
     })?;
-    output.print(
-        || channel_json(&channel),
-        |out| {
-            let spec = channel.spec.clone().unwrap_or_default();
-            writeln!(out, "{}  written by {}", spec.name, writer(&channel))?;
-            let (slots, slot, bytes) =
-                (spec.slots, output::bytes(spec.slot_bytes), output::bytes(channel.bytes));
-            writeln!(
-                out,
-                "{} messages, {slots} slots of {slot}, {bytes} of the arena, {}",
-                channel.written,
-                policy(&channel)
-            )?;
-            if let Some(allowed) = &channel.allowed {
-                let others = AllowedPeers::Only(allowed.patterns.as_slice().into());
-                writeln!(out, "readers: this pod; of other peers {others}")?;
-            }
-            let row = |reader: &ChannelReaderStatus| {
-                vec![
-                    reader.reader.to_string(),
-                    reader.client.clone(),
-                    reader.route.clone(),
-                    behind(&channel, reader).to_string(),
-                    reader.dropped.to_string(),
-                    match (reader.evicted, reader.away, reader.waits) {
-                        (true, ..) => "evicted",
-                        (_, true, _) => "away",
-                        (.., true) => "yes",
-                        _ => "no",
-                    }
-                    .to_owned(),
-                ]
-            };
-            let rows: Vec<_> = channel.readers.iter().map(row).collect();
-            output.table(out, &["READER", "CLIENT", "ROUTE", "BEHIND", "DROPPED", "WAITS"], &rows)
-        },
-    )?;
+    output.print(|| channel_json(&channel), |out| write_stat(out, output, &channel))?;
     Ok(())
+}
+
+fn write_stat(out: &mut dyn Write, output: &Output, channel: &ChannelStatus) -> io::Result<()> {
+    let spec = channel.spec.clone().unwrap_or_default();
+    writeln!(out, "{}  written by {}", spec.name, writer(channel))?;
+    let (slots, slot, bytes) = (spec.slots, output::bytes(spec.slot_bytes), output::bytes(channel.bytes));
+    let (written, policy) = (channel.written, policy(channel));
+    writeln!(out, "{written} messages, {slots} slots of {slot}, {bytes} of the arena, {policy}")?;
+    if let Some(allowed) = &channel.allowed {
+        let mut patterns = allowed.patterns.clone();
+        if channel.allowed_left_out > 0 {
+            patterns.push(format!("and {} more", channel.allowed_left_out));
+        }
+        let others = AllowedPeers::Only(patterns.into());
+        writeln!(out, "readers: this pod; of other peers {others}")?;
+    }
+    let row = |reader: &ChannelReaderStatus| {
+        vec![
+            reader.reader.to_string(),
+            reader.client.clone(),
+            reader.route.clone(),
+            behind(channel, reader).to_string(),
+            reader.dropped.to_string(),
+            match (reader.evicted, reader.away, reader.waits) {
+                (true, ..) => "evicted",
+                (_, true, _) => "away",
+                (.., true) => "yes",
+                _ => "no",
+            }
+            .to_owned(),
+        ]
+    };
+    let rows: Vec<_> = channel.readers.iter().map(row).collect();
+    output.table(out, &["READER", "CLIENT", "ROUTE", "BEHIND", "DROPPED", "WAITS"], &rows)?;
+    match channel.readers_left_out {
+        0 => Ok(()),
+        more => writeln!(out, "... and {more} more"),
+    }
+}
+
+/// The channel of a name, as [`name`] gives it. Whoever asks for just this name has all readers told that have room, however many
+/// channels are here.
+fn find(client: &Client, wanted: &str) -> Result<Option<ChannelStatus>> {
+    let of_a_peer = wanted.split_once('/').map(|(_, name)| name);
+    for prefix in [Some(wanted), of_a_peer].into_iter().flatten() {
+        let channels = client.channels(prefix)?;
+        if let Some(found) = channels.into_iter().find(|channel| name(channel) == wanted) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Policy of a channel, as people say it.
@@ -154,10 +167,12 @@ fn channel_json(channel: &ChannelStatus) -> Value {
         "policy": policy(channel),
         "evicts": spec.evicts,
         "allowed": channel.allowed.as_ref().map(|allowed| &allowed.patterns),
+        "allowed_left_out": channel.allowed_left_out,
         "bytes": channel.bytes,
         "peer": channel.peer,
         "away": channel.away,
         "readers": channel.readers.iter().map(reader).collect::<Vec<_>>(),
+        "readers_left_out": channel.readers_left_out,
     })
 }
 
@@ -211,18 +226,27 @@ fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
                 stdout.write_all(&output.state(epoch, told)?)?;
                 stdout.flush()?;
             }
-            Read::End(End::Finished) => return Ok(()),
-            Read::End(End::PeerLost) => {
-                let message = format!("the peer of {} was lost, or the way to it; attach again", args.name);
-                return Err(Error::from(Failure::new(Reason::ChannelEnded, message)).into());
-            }
-            Read::End(End::WriterLost) => {
-                let message = format!("the writer of {} is gone and has not finished it", args.name);
-                return Err(Error::from(Failure::new(Reason::ChannelEnded, message)).into());
+            Read::End(end) => {
+                return lost(end, &args.name).map_or(Ok(()), |failure| Err(Error::from(failure).into()));
             }
         }
     }
     Ok(())
+}
+
+/// Failure that an end of a channel is; none for an orderly one.
+fn lost(end: End, name: &str) -> Option<Failure> {
+    let (reason, message) = match end {
+        End::Finished => return None,
+        End::WriterLost => {
+            (Reason::ChannelEnded, format!("the writer of {name} is gone and has not finished it"))
+        }
+        End::PeerLost => {
+            let message = format!("the peer of {name} was lost, or the way to it; attach again, with a wait");
+            (Reason::PeerUnreachable, message)
+        }
+    };
+    Some(Failure::new(reason, message))
 }
 
 /// End of a channel in words.
@@ -373,7 +397,36 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, most: u64) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::generated::PeerPatterns;
+
     use super::*;
+    use crate::output::Format;
+
+    #[test]
+    fn a_channel_with_more_readers_and_patterns_than_are_told_says_how_many_more() {
+        let channel = ChannelStatus {
+            readers: vec![ChannelReaderStatus { client: "trainer".to_owned(), ..Default::default() }],
+            readers_left_out: 40,
+            allowed: Some(PeerPatterns { patterns: vec!["rollout-*".to_owned()] }),
+            allowed_left_out: 2,
+            ..ChannelStatus::default()
+        };
+        let mut told = Vec::new();
+        write_stat(&mut told, &Output::new(Format::Text), &channel).unwrap();
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains("of other peers rollout-*, and 2 more\n"), "{told}");
+        assert!(told.contains("trainer") && told.ends_with("... and 40 more\n"), "{told}");
+        let json = channel_json(&channel);
+        assert_eq!((&json["readers_left_out"], &json["allowed_left_out"]), (&json!(40), &json!(2)));
+    }
+
+    #[test]
+    fn a_peer_that_is_lost_is_another_failure_than_a_writer_that_is_gone() {
+        let reason = |end| lost(end, "a/c").map(|failure| failure.reason);
+        assert_eq!(reason(End::Finished), None);
+        assert_eq!(reason(End::WriterLost), Some(Reason::ChannelEnded));
+        assert_eq!(reason(End::PeerLost), Some(Reason::PeerUnreachable));
+    }
 
     #[test]
     fn a_file_without_an_end_is_refused_after_the_bytes_of_a_slot() {

@@ -167,6 +167,9 @@ fn code(error: &Error) -> Option<Code> {
 
 /// Names the option of this command that helps, if there is one.
 fn advice(error: &Error) -> Option<&'static str> {
+    if matches!(error, Error::SessionLost { .. }) {
+        return Some("call again; put again what is still needed and had no name");
+    }
     match error.reason()? {
         Reason::NameTaken => Some("take another name; `put --replace` gives the name to the new tensor"),
         Reason::ArenaFull => {

@@ -55,8 +55,14 @@ impl Header {
         let length = u64::from_le_bytes(length);
         // The number itself would say nothing: in another kind of file these bytes are something else.
         ensure!(
-            length <= HEADER_BYTES_MAX && length <= whole - 8,
+            length <= whole - 8,
             "{}: it does not begin with the length of a header that fits into it; it is of another format, or was cut",
+            context()
+        );
+        ensure!(
+            length <= HEADER_BYTES_MAX,
+            "{}: its header would have {length} bytes, and the format has {HEADER_BYTES_MAX} at most; it is of another \
+             format, or its tensors belong into several files",
             context()
         );
         // At most a hundred megabytes.

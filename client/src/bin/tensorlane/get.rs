@@ -1,12 +1,11 @@
 //! `tensorlane get`: tensors out of the exchange, into a safetensors file or just here.
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::json;
-use tensorlane_client::{AcquireOptions, Client, Lease, Moved, Target, Tensor};
+use tensorlane_client::{AcquireOptions, Client, Description, Lease, Moved, Target, Tensor};
 use tensorlane_proto::checksum;
 use tensorlane_proto::set::SET_METADATA;
 use tensorlane_proto::{Descriptor, Failure, Metadata, Reason, Reference};
@@ -25,14 +24,16 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Tensors acquired in one request, up to so many bytes: what comes from another peer takes room in this one's arena.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_ITEMS: usize = 256;
+/// Looks at names that are replaced between two of them.
+const ATTEMPTS_MAX: u32 = 64;
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     // What tickets and names lease must be held until it is copied.
     let mut held = Held::default();
-    let mut wanted = wanted(client, output, args, &mut held)?;
+    let (mut wanted, sets) = wanted(client, output, args, &mut held)?;
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
     let (plan, mut sink) = sink(output, args, &mut wanted)?.unzip();
-    redeem(client, args, &mut wanted, &mut held.tickets)?;
+    redeem(client, args, &mut wanted, &mut held.tensors)?;
     // Last: nothing gets into a pipe or device where a ticket is none.
     if let (Some(sink), Some(plan)) = (&mut sink, &plan) {
         sink.begin(plan)?;
@@ -51,7 +52,7 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     // What is printed must not get into the file. Signals that come meanwhile are still waited for there.
     let output = if sink.as_ref().is_some_and(Sink::is_stdout) { &output.on_errors() } else { output };
     let left_out = plan.map(|plan| plan.left_out).unwrap_or_default();
-    report(output, &got, progress.finish(), args.to.as_deref(), &left_out)?;
+    report(output, args, &got, progress.finish(), (&left_out, &sets))?;
     Ok(())
 }
 
@@ -59,14 +60,16 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
 fn sink(output: &Output, args: &Get, wanted: &mut [Wanted]) -> Result<Option<(Plan, Sink)>> {
     let Some(path) = args.to.as_deref() else { return Ok(None) };
     let plan = Plan::new(wanted)?;
-    kept::tell(output, &plan.left_out, args.strict, path)?;
+    kept::tell(output, "metadata", &plan.left_out, args.strict, path)?;
     Ok(Some((plan, Sink::create(path)?)))
 }
 
 /// Leases of what is meant.
 #[derive(Default)]
 struct Held {
-    tickets: Vec<Tensor>,
+    /// Tensors of names of this peer, and of tickets.
+    tensors: Vec<Tensor>,
+    /// Leases of all that is below a name.
     names: Vec<Lease>,
 }
 
@@ -78,25 +81,20 @@ struct Got<'a> {
     verified: bool,
 }
 
-/// Finds out what is meant, and what it will be.
-fn wanted(client: &Client, output: &Output, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
+/// Finds out what is meant, and what it will be; and the sets below a prefix, which are left out.
+fn wanted(
+    client: &Client,
+    output: &Output,
+    args: &Get,
+    held: &mut Held,
+) -> Result<(Vec<Wanted>, Vec<String>)> {
+    if args.recursive {
+        return all_below(client, output, args, held);
+    }
     let mut wanted = Vec::new();
     let mut names = Vec::new();
     for text in &args.targets {
-        if args.recursive {
-            ensure!(
-                !text.starts_with(REFERENCE_BEGINS),
-                "{text} is a reference or a ticket, which stands for one tensor: get it without -r"
-            );
-            let before = wanted.len();
-            let sets = below(client, args, text, &mut wanted, &mut held.names)?;
-            match (wanted.len() > before, sets.as_slice()) {
-                (false, []) => bail!("{}", list::nothing_below(client, text)),
-                (false, sets) => bail!("{}", are_sets(args, sets)),
-                (true, []) => {}
-                (true, sets) => output.warn(&format!("{}; left out", are_sets(args, sets))),
-            }
-        } else if text.starts_with(REFERENCE_BEGINS)
+        if text.starts_with(REFERENCE_BEGINS)
             && let Some((reference, _)) = text.split_once(TICKET_MARK)
         {
             wanted.push(of_ticket(client, args, text, &reference.parse()?)?);
@@ -110,22 +108,71 @@ fn wanted(client: &Client, output: &Output, args: &Get, held: &mut Held) -> Resu
         }
     }
     if names.is_empty() {
-        return Ok(wanted);
+        return Ok((wanted, Vec::new()));
     }
-    // All names in one call: they are waited for together.
-    let found = progress::during("waiting for the names", || {
-        args.waiting.lookup(client, &names, args.peer.as_ref())
-    })?;
-    for (name, found) in names.iter().zip(found) {
-        let found = match args.peer {
-            None => list::about(client, name, found)?,
-            Some(_) => complaint::about(name, found)?,
+    for (name, found) in names.iter().zip(leased(client, args, &names, &mut held.tensors)?) {
+        let peer = found.reference.peer();
+        let target = match *peer == client.peer()? {
+            true => found.reference.into(),
+            // Not by the reference: the name may be given to another tensor until it is got.
+            false => Target::name_at(peer.clone(), *name),
         };
-        // Not by the reference: the name may be given to another tensor until it is got.
-        let target = Target::name_at(found.reference.peer().clone(), *name);
         wanted.push(one(args, name.to_string(), target, &found.descriptor)?);
     }
-    Ok(wanted)
+    Ok((wanted, Vec::new()))
+}
+
+/// Finds what names stand for. Tensors of this peer are leased: what all of these names stand for at one moment, whoever gets
+/// them next. One of another peer would have to be brought for that; its name is followed when it is got.
+fn leased(client: &Client, args: &Get, names: &[&str], held: &mut Vec<Tensor>) -> Result<Vec<Description>> {
+    let here = client.peer()?;
+    for _ in 0..ATTEMPTS_MAX {
+        let found = lookup(client, args, names)?;
+        let ours = || names.iter().zip(&found).filter(|(_, found)| *found.reference.peer() == here);
+        let targets: Vec<Target> = ours().map(|(_, found)| found.reference.clone().into()).collect();
+        let tensors = args.waiting.rest(client).acquire_many(&targets, &options(args));
+        let is_gone = |tensor: &tensorlane_client::Result<Tensor>| {
+            tensor.as_ref().is_err_and(|error| error.reason() == Some(Reason::NotFound))
+        };
+        if tensors.iter().any(is_gone) {
+            continue;
+        }
+        let tensors = ours().zip(tensors).map(|((name, _), tensor)| complaint::about(name, tensor));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        if tensors.len() > 1 {
+            // Those that still stand for what was leased did so when the last of them was.
+            let again: Vec<&str> = ours().map(|(name, _)| *name).collect();
+            let again = args.waiting.rest(client).lookup(&again, Some(&here), Duration::ZERO)?;
+            let stands = |(now, (_, found)): (&tensorlane_client::Result<Description>, (_, &Description))| {
+                now.as_ref().is_ok_and(|now| now.reference == found.reference)
+            };
+            if !again.iter().zip(ours()).all(stands) {
+                continue;
+            }
+        }
+        held.extend(tensors);
+        return Ok(found);
+    }
+    bail!(
+        "{} are replaced faster than they can be leased; get them again, or what is below a name in one step by -r",
+        names.join(", ")
+    )
+}
+
+/// Descriptions of what all names stand for. They are waited for together.
+fn lookup(client: &Client, args: &Get, names: &[&str]) -> Result<Vec<Description>> {
+    let found =
+        progress::during("waiting for the names", || args.waiting.lookup(client, names, args.peer.as_ref()))?;
+    let about = |(name, found): (&&str, tensorlane_client::Result<Description>)| match args.peer {
+        None => list::about(client, name, found),
+        Some(_) => complaint::about(name, found),
+    };
+    names.iter().zip(found).map(about).collect()
+}
+
+/// Options of all that is acquired, but for the part.
+fn options(args: &Get) -> AcquireOptions {
+    AcquireOptions::new().require(parse::require(&args.require))
 }
 
 /// The tensor of a ticket, which is not used yet: a mistake in the rest of the command costs nothing.
@@ -155,19 +202,78 @@ fn redeem(client: &Client, args: &Get, wanted: &mut [Wanted], held: &mut Vec<Ten
     Ok(())
 }
 
-/// Tensors that all names at and below a prefix stand for at one moment. They are leased in one step, and got by what
-/// was leased. So names that are replaced meanwhile make no difference. Returns the names of sets, which are no such tensors.
+/// Finds what all names at and below the prefixes stand for; and the sets there, which are left out.
+fn all_below(
+    client: &Client,
+    output: &Output,
+    args: &Get,
+    held: &mut Held,
+) -> Result<(Vec<Wanted>, Vec<String>)> {
+    let (mut wanted, mut left_out) = (Vec::new(), Vec::new());
+    if let Some(text) = args.targets.iter().find(|text| text.starts_with(REFERENCE_BEGINS)) {
+        bail!("{text} is a reference or a ticket, which stands for one tensor: get it without -r");
+    }
+    for (prefix, leased) in args.targets.iter().zip(leased_below(client, args)?) {
+        let before = wanted.len();
+        let sets = below(client, args, prefix, leased, &mut wanted, &mut held.names)?;
+        match (wanted.len() > before, sets.as_slice()) {
+            (false, []) => bail!("{}", list::nothing_below(client, prefix)),
+            (false, sets) => bail!("{}", are_sets(args, sets)),
+            (true, []) => {}
+            (true, sets) if args.strict => {
+                bail!("{}; without --strict they are left out", are_sets(args, sets))
+            }
+            (true, sets) => output.warn(&format!("{}; left out", are_sets(args, sets))),
+        }
+        left_out.extend(sets);
+    }
+    Ok((wanted, left_out))
+}
+
+/// Names, each with the lease of what it stands for.
+type Leased = Vec<(String, Lease)>;
+
+/// Leases what all names at and below each prefix stand for at one moment: those of a prefix in one step. Prefixes whose
+/// names still stand for the same tensors after the last one was leased had them then.
+fn leased_below(client: &Client, args: &Get) -> Result<Vec<Leased>> {
+    let lease = |prefix: &String| -> Result<Leased> {
+        let leased = args.waiting.rest(client).lease_names(prefix);
+        let leased = leased.with_context(|| format!("the names below {prefix:?}"))?;
+        Ok(leased.into_iter().filter(|(name, _)| list::is_below(name, prefix)).collect())
+    };
+    let is_same = |one: &Leased, other: &Leased| {
+        let tensor = |(name, lease): &(String, Lease)| (name.clone(), lease.id());
+        one.iter().map(tensor).eq(other.iter().map(tensor))
+    };
+    for _ in 0..ATTEMPTS_MAX {
+        let all = args.targets.iter().map(lease).collect::<Result<Vec<Leased>>>()?;
+        let before_the_last = args.targets.iter().zip(&all).take(all.len().saturating_sub(1));
+        let mut stand = true;
+        for (prefix, leased) in before_the_last {
+            stand = stand && is_same(leased, &lease(prefix)?);
+        }
+        if stand {
+            return Ok(all);
+        }
+    }
+    bail!(
+        "what is below {} is replaced faster than it can be leased; get it again, or what is below one name alone",
+        args.targets.join(", ")
+    )
+}
+
+/// Tensors that the names of a prefix stand for. They are got by what was leased, so names that are replaced meanwhile make
+/// no difference. Returns the names of sets, which are no such tensors.
 fn below(
     client: &Client,
     args: &Get,
     prefix: &str,
+    leased: Leased,
     wanted: &mut Vec<Wanted>,
     held: &mut Vec<Lease>,
 ) -> Result<Vec<String>> {
     let mut sets = Vec::new();
     let client = args.waiting.rest(client);
-    let leased = client.lease_names(prefix).with_context(|| format!("the names below {prefix:?}"))?;
-    let leased: Vec<_> = leased.into_iter().filter(|(name, _)| list::is_below(name, prefix)).collect();
     for batch in leased.chunks(BATCH_ITEMS) {
         let targets: Vec<Target> = batch.iter().map(|(_, lease)| Target::Id(lease.id())).collect();
         for ((full, _), found) in batch.iter().zip(client.describe_many(&targets)?) {
@@ -186,7 +292,7 @@ fn below(
 }
 
 /// Returns whether a tensor is the manifest of a set: its bytes say which tensors the set has, and are of no use alone.
-fn is_set(descriptor: &Descriptor) -> bool {
+pub(crate) fn is_set(descriptor: &Descriptor) -> bool {
     descriptor.metadata.value(SET_METADATA).is_some()
 }
 
@@ -240,8 +346,7 @@ fn acquire<'a>(
     got: &mut Vec<Got<'a>>,
 ) -> Result<()> {
     let client = &args.waiting.rest(client);
-    let options =
-        AcquireOptions::new().selection(args.part.selection()).require(parse::require(&args.require));
+    let options = options(args).selection(args.part.selection());
     let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
     // Bytes that others get at the same time count too: it is a hint of how far it is.
     let arrived = || Some(args.waiting.rest(client).peers().ok()?.iter().map(|peer| peer.bytes_in).sum());
@@ -306,11 +411,12 @@ pub(crate) fn copy(
 
 fn report(
     output: &Output,
+    args: &Get,
     got: &[Got<'_>],
     took: Duration,
-    to: Option<&Path>,
-    left_out: &[LeftOut],
+    (left_out, sets): (&[LeftOut], &[String]),
 ) -> io::Result<()> {
+    let to = args.to.as_deref();
     let total: u64 = got.iter().map(|got| got.wanted.layout.bytes()).sum();
     output.print(
         || {
@@ -334,6 +440,7 @@ fn report(
                 "seconds": took.as_secs_f64(),
                 "file": to.map(|path| path.display().to_string()),
                 "metadata_left_out": kept::field(left_out),
+                "sets_left_out": sets,
             })
         },
         |out| {

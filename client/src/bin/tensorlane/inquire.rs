@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
-use tensorlane_client::{Client, Description, HolderStatus, Moved, PeerStatus, Status, Target};
+use serde_json::{Map, Value, json};
+use tensorlane_client::{BudgetStatus, Client, Description, HolderStatus, Moved, PeerStatus, Status, Target};
 
 use crate::args::Describe;
 use crate::complaint;
@@ -60,9 +60,14 @@ fn write_description(out: &mut dyn Write, of: &Description) -> io::Result<()> {
         line("crc32c", format!("{crc:08x}"))?;
     }
     for (key, value) in of.descriptor.metadata.iter() {
-        line("metadata", format!("{key} = {value}"))?;
+        line("metadata", metadata(key, value))?;
     }
     Ok(())
+}
+
+/// Entry of the metadata in one line: a text of several could be taken for what is told besides.
+fn metadata(key: &str, value: &str) -> String {
+    format!("{key} = {value}").replace('\n', "\\n")
 }
 
 pub(crate) fn status(client: &Client, output: &Output) -> Result<()> {
@@ -73,6 +78,7 @@ pub(crate) fn status(client: &Client, output: &Output) -> Result<()> {
 
 fn status_json(status: &Status) -> Value {
     let arena = status.arena.unwrap_or_default();
+    let budgets: Map<String, Value> = status.budgets.iter().map(budget_json).collect();
     json!({
         "version": status.version,
         "exchange": status.exchange,
@@ -105,8 +111,13 @@ fn status_json(status: &Status) -> Value {
             "ledger": tables.ledger,
             "ledger_max": tables.ledger_max,
         })),
+        "budgets": budgets,
         "holders": status.holders.iter().map(holder_json).collect::<Vec<_>>(),
     })
+}
+
+fn budget_json(budget: &BudgetStatus) -> (String, Value) {
+    (budget.name.clone(), json!({ "used": budget.used, "limit": budget.limit }))
 }
 
 fn holder_json(holder: &HolderStatus) -> Value {
@@ -125,7 +136,7 @@ fn holder_json(holder: &HolderStatus) -> Value {
     })
 }
 
-/// One line about who keeps bytes of the arena: `session 3: trainer, process 12, for 4s, 2 leases`.
+/// Line about who keeps bytes of the arena: `session 3: trainer, process 12, for 4s, 2 leases`.
 fn holder_line(holder: &HolderStatus) -> String {
     let kind = match holder.kind.as_str() {
         "put" => "half-sent put over gRPC",
@@ -175,11 +186,21 @@ fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
     }
     line("tensors", format!("{} ({} copies of other peers')", status.tensors, status.copies))?;
     line("held by", format!("{} leases, {} names, {} tickets", status.leases, status.names, status.tickets))?;
-    if let Some(tables) = status.tables {
-        let (metadata, ledger) = (tables.metadata, tables.ledger);
-        let of = |bytes, most| format!("{} of {}", output::bytes(bytes), output::bytes(most));
-        let (metadata, ledger) = (of(metadata, tables.metadata_max), of(ledger, tables.ledger_max));
-        line("tables", format!("{ledger}; metadata {metadata}"))?;
+    let of = |used, limit| format!("{} of {}", output::bytes(used), output::bytes(limit));
+    match status.tables {
+        _ if !status.budgets.is_empty() => {
+            line("budgets", "bytes beside the arena".to_owned())?;
+            for budget in &status.budgets {
+                line(&format!("  {}", budget.name), of(budget.used, budget.limit))?;
+            }
+        }
+        // A sidecar of an earlier release tells of two.
+        Some(tables) => {
+            let (metadata, ledger) =
+                (of(tables.metadata, tables.metadata_max), of(tables.ledger, tables.ledger_max));
+            line("tables", format!("{ledger}; metadata {metadata}"))?;
+        }
+        None => {}
     }
     line("sessions", format!("{} ({} requests wait for room)", status.sessions, status.waiting))?;
     status.holders.iter().try_for_each(|holder| line("kept", holder_line(holder)))
@@ -227,4 +248,14 @@ fn peer_json(peer: &PeerStatus) -> Value {
         "last_error": peer.last_error,
         "route": route(peer).map(|route| output::moved(&route)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_of_several_lines_are_shown_in_one() {
+        assert_eq!(metadata("a\nb", "x\n  names     other"), "a\\nb = x\\n  names     other");
+    }
 }

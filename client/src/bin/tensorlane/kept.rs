@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use tensorlane_proto::Metadata;
 use tensorlane_proto::descriptor::{MAX_METADATA_BYTES, MAX_METADATA_ENTRIES};
+use tensorlane_proto::set::SET_METADATA;
 
 use crate::output::Output;
 
@@ -26,14 +27,16 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    fn new(key: &str, why: impl Into<String>) -> Self {
+    pub(crate) fn new(key: &str, why: impl Into<String>) -> Self {
         Self { key: key.to_owned(), why: why.into() }
     }
 }
 
-/// The metadata of a file, as its tensors carry them.
+/// The metadata of a file, as its tensors carry them. The mark of sets is left out: tensors that have it are not got as such.
 pub(crate) fn of_file(mut entries: BTreeMap<String, String>) -> (Metadata, Vec<LeftOut>) {
-    if !entries.contains_key(LEFT_OUT)
+    let mark = entries.remove(SET_METADATA);
+    if mark.is_none()
+        && !entries.contains_key(LEFT_OUT)
         && let Ok(all) = Metadata::new(&entries)
     {
         return (all, Vec::new());
@@ -41,6 +44,7 @@ pub(crate) fn of_file(mut entries: BTreeMap<String, String>) -> (Metadata, Vec<L
     let earlier = entries.remove(LEFT_OUT).map(|list| listed(&list)).unwrap_or_default();
     let mut left: Vec<LeftOut> =
         earlier.iter().map(|key| LeftOut::new(key, "the file says that it was left out before")).collect();
+    left.extend(mark.map(|_| LeftOut::new(SET_METADATA, "it marks a set, which no tensor of a file is")));
     let (most, room) = (MAX_METADATA_ENTRIES - 1, MAX_METADATA_BYTES - LEFT_OUT.len() - LIST_BYTES_MAX);
     let mut sorted: Vec<(&String, &String)> = entries.iter().collect();
     sorted.sort_by_key(|(key, value)| key.len() + value.len());
@@ -128,9 +132,9 @@ pub(crate) fn field(left: &[LeftOut]) -> Value {
     left.iter().map(|one| json!({ "key": one.key, "why": one.why })).collect()
 }
 
-/// Warns of what is left out; or fails, if nothing may be.
-pub(crate) fn tell(output: &Output, left: &[LeftOut], strict: bool, path: &Path) -> Result<()> {
-    match sentence(left) {
+/// Warns of what is left out of a path, which `of` names; or fails, if nothing may be.
+pub(crate) fn tell(output: &Output, of: &str, left: &[LeftOut], strict: bool, path: &Path) -> Result<()> {
+    match sentence(of, left) {
         Some(told) if strict => bail!("{}: {told}; without --strict it is done all the same", path.display()),
         Some(told) => output.warn(&format!("{}: {told}", path.display())),
         None => {}
@@ -139,13 +143,13 @@ pub(crate) fn tell(output: &Output, left: &[LeftOut], strict: bool, path: &Path)
 }
 
 /// The sentence for people, of the first few; none if nothing was left out.
-fn sentence(left: &[LeftOut]) -> Option<String> {
+fn sentence(of: &str, left: &[LeftOut]) -> Option<String> {
     const TOLD_MAX: usize = 3;
     let told: Vec<String> =
         left.iter().take(TOLD_MAX).map(|one| format!("{:?} ({})", one.key, one.why)).collect();
     let more = left.len().saturating_sub(TOLD_MAX);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    (!left.is_empty()).then(|| format!("metadata are left out: {}{more}", told.join(", ")))
+    (!left.is_empty()).then(|| format!("{of} are left out: {}{more}", told.join(", ")))
 }
 
 #[cfg(test)]
@@ -180,6 +184,16 @@ mod tests {
         assert_eq!((again, keys(&left)), (kept, vec!["", "tags"]));
     }
 
+    /// Such a tensor would be refused by `get`, as a set, and its set would be none.
+    #[test]
+    fn the_mark_of_sets_is_no_metadata_of_a_file() {
+        let (kept, left) = of_file(entries(&[("format", "pt"), (SET_METADATA, "1")]));
+        assert_eq!((kept.value("format"), kept.value(SET_METADATA)), (Some("pt"), None));
+        assert_eq!(keys(&left), [SET_METADATA]);
+        let (back, left) = of_tensors(&[&kept]);
+        assert_eq!((back[LEFT_OUT].as_str(), keys(&left)), (r#"["tensorlane.set"]"#, vec![SET_METADATA]));
+    }
+
     #[test]
     fn of_very_many_as_many_are_kept_as_can_be_and_the_rest_is_counted() {
         let many = |count: usize, bytes: usize| {
@@ -200,9 +214,9 @@ mod tests {
         let (kept, left) = of_tensors(&[&one, &other]);
         assert_eq!((kept, keys(&left)), (entries(&[("format", "pt")]), vec!["n", "only"]));
         assert_eq!(
-            sentence(&left[..1]).unwrap(),
+            sentence("metadata", &left[..1]).unwrap(),
             "metadata are left out: \"n\" (the tensors do not agree on it)"
         );
-        assert_eq!(sentence(&[]), None);
+        assert_eq!(sentence("metadata", &[]), None);
     }
 }

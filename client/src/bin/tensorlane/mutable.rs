@@ -19,6 +19,9 @@ pub(crate) fn create(client: &Client, output: &Output, args: &SetCreate) -> Resu
         let files = SetFiles { directory: directory.clone(), open: args.open, durability: args.durability };
         spec = spec.files(&files);
     }
+    if args.contiguous {
+        spec = spec.contiguous();
+    }
     let writers: Vec<&str> = args.writers.iter().map(String::as_str).collect();
     let set = client.create_set(&spec.writers(&writers))?;
     output.print(
@@ -46,7 +49,9 @@ pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<(
                 if let Some((directory, durability)) = files(set) {
                     writeln!(out, "  files    {directory}, durability {durability}")?;
                 } else {
-                    writeln!(out, "  held     {}", output::bytes(set.held_bytes))?;
+                    let piece = set.spec.as_ref().is_some_and(|spec| spec.contiguous);
+                    let how = if piece { ", each leaf in one piece" } else { "" };
+                    writeln!(out, "  held     {}{how}", output::bytes(set.held_bytes))?;
                 }
                 if set.torn_rows > 0 {
                     writeln!(out, "  torn     {} rows, to be written again", set.torn_rows)?;
@@ -147,6 +152,7 @@ pub(crate) fn json(set: &SetInfo) -> Value {
         "cursor": set.cursor,
         "bytes": set.bytes,
         "held_bytes": set.held_bytes,
+        "contiguous": spec.contiguous,
         "torn_rows": set.torn_rows,
         "files": files(set).map(|(directory, durability)| json!({ "directory": directory, "durability": durability })),
     })

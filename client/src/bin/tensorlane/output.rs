@@ -38,7 +38,7 @@ impl Output {
         Self { format, colours: wants_colours(&io::stdout()), on_errors: false }
     }
 
-    /// The same on standard error.
+    /// Standard error, written as this output is.
     pub(crate) fn on_errors(&self) -> Self {
         Self { format: self.format, colours: wants_colours(&io::stderr()), on_errors: true }
     }

@@ -1,19 +1,21 @@
 //! `tensorlane put`: every tensor of a safetensors file into the exchange.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use tensorlane_client::{Client, Item, Lease, Naming, PutOptions, Stored, Target};
-use tensorlane_proto::frame::{INLINE_BYTES_MAX, SESSION_ITEMS_MAX};
+use tensorlane_proto::frame::{INLINE_BYTES_MAX, SESSION_BODY_MAX, SESSION_ITEMS_MAX};
 use tensorlane_proto::ledger::{NameError, Refusal, TensorId, TensorName};
 use tensorlane_proto::{Descriptor, Failure, Metadata, Reason, Reference};
 
 use crate::args::Put;
 use crate::complaint;
 use crate::file::{Entry, Header};
+use crate::get;
 use crate::kept::{self, LeftOut};
 use crate::output::{self, Output};
 use crate::progress::Progress;
@@ -29,6 +31,8 @@ const BATCH_ITEMS: usize = 1_024;
 const LOOKUP_ITEMS: usize = 512;
 /// Tickets made in one request: each has some 200 bytes in the answer.
 const TICKET_ITEMS: usize = 4_096;
+/// Most bytes of an item in the request for all names, beside its name and the reference that this replaces.
+const NAME_ITEM_BYTES: usize = 24;
 /// Tries to replace names that others replace at the same time.
 const ATTEMPTS_MAX: u32 = 16;
 /// Time for which a ticket keeps a tensor without a name, if nothing is said.
@@ -45,7 +49,7 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
         output.warn(&format!("{} has no tensors, so nothing is put", args.file.display()));
     }
     let (metadata, left_out) = kept::of_file(header.metadata);
-    kept::tell(output, &left_out, args.strict, &args.file)?;
+    kept::tell(output, "metadata", &left_out, args.strict, &args.file)?;
     let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
     let (progress, done) = (Progress::new(total), Vec::new());
     let mut putting = Putting { client, output, args, source: &source, metadata, progress, done };
@@ -55,10 +59,33 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
     putting.check_free(&header.entries)?;
     putting.all(&header.entries)?;
     let tickets = Tickets::make(&mut putting)?;
-    putting.name_all()?;
+    let others = putting.name_all()?;
     let (bytes, done) = (putting.progress.done(), putting.done);
     let took = putting.progress.finish();
-    tickets.tell(&done, &report(output, &done, bytes, took, &left_out)?)
+    let told = Told { left_out: &left_out, others: &others, pruned: args.prune };
+    tell_others(output, args, &others);
+    tickets.tell(&done, &report(output, &done, bytes, took, &told)?)
+}
+
+/// Beside the tensors, what a put tells.
+struct Told<'a> {
+    left_out: &'a [LeftOut],
+    /// Names below the prefix that the file does not have.
+    others: &'a [String],
+    /// Set if they were taken away.
+    pruned: bool,
+}
+
+/// Warns of names below the prefix that a put with `--replace` has left as they were.
+fn tell_others(output: &Output, args: &Put, others: &[String]) {
+    if let (Some(first), Some(prefix), false) = (others.first(), &args.name, args.prune) {
+        let more = others.len() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        output.warn(&format!(
+            "{first}{more} below {prefix} stay, which {} does not have: `get -r` gets them too; --prune takes them away",
+            args.file.display()
+        ));
+    }
 }
 
 /// Puts all tensors of a file, for somebody who keeps them: their leases are in what this gives, with the progress so far.
@@ -84,6 +111,20 @@ pub(crate) struct Done {
     ticket: Option<String>,
     /// Lease that keeps the tensor until it has its name or ticket, and that was told.
     pub(crate) lease: Option<Lease>,
+}
+
+/// Tensors below the prefix before a put.
+struct Before {
+    /// The tensor of each name of the file; none where it is free.
+    present: Vec<Option<Reference>>,
+    /// Names that the file does not have, in order.
+    others: Vec<(String, Reference)>,
+}
+
+impl Before {
+    fn nothing(names: usize) -> Self {
+        Self { present: vec![None; names], others: Vec::new() }
+    }
 }
 
 struct Putting<'a> {
@@ -199,17 +240,10 @@ impl Putting<'_> {
     /// Refuses names that are taken, or too many, before a byte is put for them; at the end it would be in vain.
     fn check_free(&self, entries: &[Entry]) -> Result<()> {
         let mut names: Vec<String> = entries.iter().filter_map(|entry| self.name(entry)).collect();
-        if names.len() > SESSION_ITEMS_MAX {
-            bail!(
-                "{} has {} tensors, and at most {SESSION_ITEMS_MAX} names are given in one step; put it without --name, or in \
-                 several files",
-                self.args.file.display(),
-                names.len()
-            );
-        }
         if self.args.replace {
-            return Ok(());
+            return self.standing(&names).map(drop);
         }
+        self.check_step(&names, &Before::nothing(names.len()))?;
         names.sort_unstable();
         for (name, present) in names.iter().zip(self.present(&names)?) {
             if let Some(reference) = present {
@@ -221,31 +255,79 @@ impl Putting<'_> {
         Ok(())
     }
 
-    /// Gives all names in one step. Those that may be replaced are looked up again as often as others replace them in
-    /// between.
-    fn name_all(&mut self) -> Result<()> {
+    /// Gives all names in one step, in which names that the file does not have end if that is asked for. Those that may be
+    /// replaced are looked up again as often as others replace them in between. Returns the names that the file does not have.
+    fn name_all(&mut self) -> Result<Vec<String>> {
         let names: Vec<String> = self.done.iter().filter_map(|done| done.name.clone()).collect();
         if names.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         for attempt in 1.. {
-            let present = if self.args.replace { self.present(&names)? } else { vec![None; names.len()] };
-            let given = names.iter().zip(&self.done).zip(present);
-            let namings: Vec<Naming> = given
-                .map(|((name, done), replaces)| Naming {
-                    target: done.reference.clone().into(),
-                    name: name.clone(),
-                    replaces,
-                })
-                .collect();
-            match self.client.name_together(&namings) {
+            let now = if self.args.replace { self.standing(&names)? } else { Before::nothing(names.len()) };
+            let given = names.iter().zip(&self.done).zip(now.present);
+            let given = given.map(|((name, done), replaces)| Naming {
+                target: Some(done.reference.clone().into()),
+                name: name.clone(),
+                replaces,
+            });
+            let ended = now.others.iter().filter(|_| self.args.prune).map(|(name, reference)| Naming {
+                target: None,
+                name: name.clone(),
+                replaces: Some(reference.clone()),
+            });
+            match self.client.name_together(&given.chain(ended).collect::<Vec<_>>()) {
                 Err(error) if self.args.replace && attempt < ATTEMPTS_MAX && has_changed(&error) => {}
                 outcome => {
                     outcome?;
-                    break;
+                    return Ok(now.others.into_iter().map(|(name, _)| name).collect());
                 }
             }
         }
+        Ok(Vec::new())
+    }
+
+    /// Looks at what stands below the prefix, where names may be replaced. Fails if some would stay that may not, or if one
+    /// step cannot have all names.
+    fn standing(&self, names: &[String]) -> Result<Before> {
+        let prefix = self.args.name.as_deref().unwrap_or_default().trim_end_matches('/');
+        let mut below = HashMap::new();
+        for listed in self.client.list(&format!("{prefix}/")) {
+            let listed = listed?;
+            below.insert(listed.name, listed.description);
+        }
+        let present = names.iter().map(|name| below.remove(name).map(|found| found.reference)).collect();
+        // A set is none of the tensors that are got by a prefix.
+        below.retain(|_, found| !get::is_set(&found.descriptor));
+        let mut others: Vec<_> = below.into_iter().map(|(name, found)| (name, found.reference)).collect();
+        others.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        if let Some((first, _)) = others.first().filter(|_| self.args.strict && !self.args.prune) {
+            bail!(
+                "{} has no tensor for {first}, which would stay below {prefix}; --prune takes such names away, and without --strict \
+                 they stay",
+                self.args.file.display()
+            );
+        }
+        let now = Before { present, others };
+        self.check_step(names, &now)?;
+        Ok(now)
+    }
+
+    /// Fails if one step does not take so many names, with what they replace.
+    fn check_step(&self, names: &[String], now: &Before) -> Result<()> {
+        let given = names.iter().zip(&now.present).map(|(name, replaces)| (name, replaces.as_ref()));
+        let ended =
+            now.others.iter().filter(|_| self.args.prune).map(|(name, replaces)| (name, Some(replaces)));
+        let (mut items, mut bytes) = (0, 0);
+        for (name, replaces) in given.chain(ended) {
+            items += 1;
+            bytes += NAME_ITEM_BYTES + name.len() + replaces.map_or(0, |replaces| replaces.encode().len());
+        }
+        ensure!(
+            items <= SESSION_ITEMS_MAX && bytes <= SESSION_BODY_MAX as usize,
+            "{} takes {items} names in one step, of {bytes} bytes with what they replace, and a step takes {SESSION_ITEMS_MAX} in \
+             16 MiB; put it without --name, with a shorter one, or in several files",
+            self.args.file.display(),
+        );
         Ok(())
     }
 
@@ -407,7 +489,7 @@ fn report(
     done: &[Done],
     bytes: u64,
     took: Duration,
-    left_out: &[LeftOut],
+    told: &Told<'_>,
 ) -> std::io::Result<Vec<u8>> {
     let tensor = |done: &Done| {
         let mut value = output::layout(&done.entry.layout);
@@ -425,11 +507,15 @@ fn report(
     output.printed(
         || {
             let tensors: Vec<_> = done.iter().map(tensor).collect();
+            let none: &[String] = &[];
+            let (pruned, stay) = if told.pruned { (told.others, none) } else { (none, told.others) };
             json!({
                 "tensors": tensors,
                 "bytes": bytes,
                 "seconds": took.as_secs_f64(),
-                "metadata_left_out": kept::field(left_out),
+                "metadata_left_out": kept::field(told.left_out),
+                "pruned": pruned,
+                "others_below": stay,
             })
         },
         |out| {

@@ -3,18 +3,19 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tensorlane_client::set::directory::{Directory, DirectoryError, Draft, Export};
-use tensorlane_client::set::{OpenedSet, PublishOptions, Set};
+use tensorlane_client::set::{Keys, OpenedSet, PublishOptions, Set};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Target, Tensor};
 use tensorlane_proto::rows::SetReference;
 use tensorlane_proto::set::{SET_METADATA, Tree};
 use tensorlane_proto::{Layout, Reason, Reference, Selection};
 
 use crate::args::{self, SetGet, SetLs, SetPut};
+use crate::kept;
 use crate::mutable;
 use crate::output::{self, Output};
 use crate::progress::{self, Progress};
@@ -95,6 +96,11 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
         None => None,
     };
     let (version, tree, _manifest) = progress::during("waiting for the set", || got(client, args, &target))?;
+    let mut left_out = Vec::new();
+    if let Some(to) = &args.to {
+        left_out = set_file::left_out(&tree, file.is_some());
+        kept::tell(output, "parts of the set", &left_out, args.strict, to)?;
+    }
     let leaves = described(&tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
     let total = leaves.iter().map(|(_, layout)| layout.bytes()).sum();
     let mut progress = Progress::new(total);
@@ -124,6 +130,7 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
                 "to": args.to.as_ref().map(|to| to.display().to_string()),
                 "tensors": leaves.iter().map(leaf_json).collect::<Vec<_>>(),
                 "as_bytes": as_bytes,
+                "left_out": kept::field(&left_out),
                 "bytes": total,
                 "seconds": took.as_secs_f64(),
             })
@@ -139,18 +146,23 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     Ok(())
 }
 
-/// Version and tensors of a sealed set, or of a mutable one where no sealed set has the name; and the lease of a manifest.
+/// Time for which one kind of set is waited for before the other one is looked for.
+const TURN: Duration = Duration::from_millis(500);
+
+/// Version and tensors of a mutable set as it is at this moment, or of a sealed one where a version is asked for or no mutable set has
+/// the name; and the lease of a manifest.
 fn got(client: &Client, args: &SetGet, target: &Target) -> Result<(u64, Tree<Tensor>, Option<Tensor>)> {
     let options = args.waiting.options(client);
+    let wanted = if args.keys.is_empty() { Keys::All } else { Keys::These(args.keys.clone()) };
     let sealed = |options: &AcquireOptions| {
-        client.get_set(target, options).map(|Set { version, tree, manifest }| (version, tree, Some(manifest)))
+        let got = client.get_set_of(target, &wanted, options);
+        got.map(|Set { version, tree, manifest }| (version, tree, Some(manifest)))
     };
     let (keys, part) = (args.keys.iter().map(String::as_str).collect::<Vec<_>>(), args.part.selection());
-    let is_part = !keys.is_empty() || part != Selection::All;
     let Target::Name { peer, name } = target else {
-        if is_part {
+        if part != Selection::All {
             bail!(
-                "rows and keys are those of a mutable set, and this is the reference of a sealed one; leave --rows, --part and --key out"
+                "rows are those of a mutable set, and this is the reference of a sealed one; leave --rows and --part out"
             );
         }
         return Ok(sealed(&options)?);
@@ -159,14 +171,39 @@ fn got(client: &Client, args: &SetGet, target: &Target) -> Result<(u64, Tree<Ten
         Some(peer) if !SetReference::is_meant(name) => format!("{peer}/{name}"),
         _ => name.clone(),
     };
-    if is_part || SetReference::is_meant(name) {
-        let set = args.waiting.rest(client).wait_for_mutable_set(&mutable, args.waiting.wait())?;
+    let now = options.clone().wait(Duration::ZERO);
+    if !is_version(name) || !keys.is_empty() || part != Selection::All || SetReference::is_meant(name) {
+        // A sealed set is meant where no mutable one has the name. Both are waited for, in turns.
+        let may_be_sealed = part == Selection::All && !SetReference::is_meant(name);
+        let until = Instant::now() + args.waiting.wait();
+        let mut turn = if may_be_sealed { Duration::ZERO } else { args.waiting.wait() };
+        let set = loop {
+            let error = match args.waiting.rest(client).wait_for_mutable_set(&mutable, turn) {
+                Ok(set) => break set,
+                // An old snapshot is not given in the place of a set that there may be.
+                Err(error) if !may_be_sealed || !has_none(&error) => return Err(error.into()),
+                Err(error) => error,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            match sealed(&now) {
+                Err(other) if is_absent(&other) && !left.is_zero() && is_absent(&error) => {
+                    turn = left.min(TURN);
+                }
+                // Where a mutable set cannot be waited for, the sealed one is.
+                Err(other) if is_absent(&other) && !left.is_zero() => {
+                    return Ok(sealed(&args.waiting.options(client))?);
+                }
+                Err(other) if is_absent(&other) => {
+                    return Err(if keys.is_empty() { other } else { error }.into());
+                }
+                outcome => return Ok(outcome?),
+            }
+        };
         let (version, tree) = set.read_tree_of(&keys, &part)?;
         return Ok((version, tree, None));
     }
-    let now = options.clone().wait(Duration::ZERO);
     let absent = match sealed(&now) {
-        Err(error) if matches!(error.reason(), Some(Reason::NotFound | Reason::PeerUnknown)) => error,
+        Err(error) if is_absent(&error) => error,
         outcome => return Ok(outcome?),
     };
     match args.waiting.rest(client).open_mutable_set(&mutable) {
@@ -178,6 +215,21 @@ fn got(client: &Client, args: &SetGet, target: &Target) -> Result<(u64, Tree<Ten
         Err(_) if args.waiting.waits() => Ok(sealed(&args.waiting.options(client))?),
         Err(_) => Err(absent.into()),
     }
+}
+
+/// Returns whether a name asks for a version of a sealed set, such as `policy@7`.
+pub(crate) fn is_version(name: &str) -> bool {
+    name.rsplit_once('@').is_some_and(|(_, number)| number.parse::<u64>().is_ok())
+}
+
+/// Returns whether nothing has the name, or nobody.
+fn is_absent(error: &tensorlane_client::Error) -> bool {
+    matches!(error.reason(), Some(Reason::NotFound | Reason::PeerUnknown))
+}
+
+/// Returns whether a look for a mutable set found none, so that a sealed one may be meant.
+pub(crate) fn has_none(error: &tensorlane_client::Error) -> bool {
+    is_absent(error) || matches!(error.reason(), Some(Reason::PeerUnreachable | Reason::Unsupported))
 }
 
 /// Writes a set into a directory. A signal that ends the command leaves nothing of it.

@@ -3,11 +3,11 @@
 //! ```text
 //!   set                             file
 //!     next/reward   tensor    -->     "next.reward"
-//!     label         value     -->     __metadata__: {"label": JSON, or the text itself where it is no JSON}
+//!     label         value     -->     __metadata__: {"label": JSON, or a text itself where it is no JSON as this writes it}
 //! ```
 //! A file has no trees: what is put from one has its names as keys, `next.reward`, and no batch shape.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -19,6 +19,7 @@ use tensorlane_proto::set::{Node, Tree, beyond_64_bits};
 use crate::args::Put;
 use crate::file::{self, Header};
 use crate::get;
+use crate::kept::LeftOut;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::put::{self, Done};
@@ -44,6 +45,7 @@ pub(crate) fn stage(client: &Client, output: &Output, path: &Path, checksum: boo
         file: path.to_owned(),
         name: None,
         replace: false,
+        prune: false,
         keep: None,
         uses: 1,
         checksum,
@@ -97,6 +99,40 @@ pub(crate) fn write(tree: &Tree<Tensor>, sink: &mut Sink, progress: &mut Progres
     sink.finish()
 }
 
+/// Parts of a set that are in no file and no directory: metadata of its tensors. And those that are in no file: shapes and
+/// names of its trees, and trees without keys. By their paths.
+pub(crate) fn left_out(tree: &Tree<Tensor>, is_file: bool) -> Vec<LeftOut> {
+    let nodes = tree.nodes();
+    let filled: HashSet<&[&str]> =
+        nodes.iter().filter_map(|(path, _)| path.split_last()).map(|(_, above)| above).collect();
+    let mut left = Vec::new();
+    for (path, node) in &nodes {
+        let mut lose = |what: String| left.push(LeftOut::new(&path.join("/"), what));
+        match node {
+            Node::Tensor(tensor) => {
+                let keys: Vec<&str> = tensor.descriptor().metadata.iter().map(|(key, _)| key).collect();
+                if !keys.is_empty() {
+                    lose(format!("metadata of the tensor: {}", keys.join(", ")));
+                }
+            }
+            Node::Tree(of) if is_file => {
+                if !of.batch.is_empty() {
+                    lose(format!("the batch shape {:?}", of.batch));
+                }
+                let named: Vec<&str> = of.names.iter().flatten().flatten().map(String::as_str).collect();
+                if !named.is_empty() {
+                    lose(format!("names of dimensions: {}", named.join(", ")));
+                }
+                if !path.is_empty() && !filled.contains(path.as_slice()) {
+                    lose("a tree without keys".to_owned());
+                }
+            }
+            Node::Tree(_) | Node::Value(_) => {}
+        }
+    }
+    left
+}
+
 /// A tensor by its name in the file, with its layout there.
 type Named<'a> = (String, (&'a Tensor, Layout));
 
@@ -135,10 +171,15 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The value that a text of a file is: what it says as JSON, else the text.
+/// The value that a text of a file is: what it says as JSON, if that is written so again, byte for byte; else the text.
 fn value(text: String) -> Value {
-    match serde_json::from_str(&text) {
-        Ok(value) if beyond_64_bits(&text).is_none() => value,
+    match serde_json::from_str::<Value>(&text) {
+        Ok(value)
+            if beyond_64_bits(&text).is_none()
+                && serde_json::to_string(&value).is_ok_and(|again| again == text) =>
+        {
+            value
+        }
         _ => Value::String(text),
     }
 }
@@ -157,6 +198,24 @@ mod tests {
         }
         assert_eq!((text(&json!("pt")), text(&json!("7"))), ("pt".to_owned(), "\"7\"".to_owned()));
         assert_eq!(value("18446744073709551616".to_owned()), json!("18446744073709551616"));
+    }
+
+    #[test]
+    fn a_text_of_a_file_comes_back_byte_for_byte_whatever_it_says() {
+        for one in [
+            "1.10",
+            "1e3",
+            r#"{"b":1, "a":2}"#,
+            "[1, 2]",
+            " 7",
+            "\"a\\u0041\"",
+            "1.5",
+            "[1,2]",
+            "1e300",
+            "NaN",
+        ] {
+            assert_eq!(text(&value(one.to_owned())), one);
+        }
     }
 
     #[test]

@@ -12,13 +12,16 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::{SigId, flag, low_level};
 
-/// All that end a process that does not expect them. SIGPIPE is an error of the write instead, as in every Rust
-/// program.
-const ENDING: [i32; 9] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ];
+/// Signals from outside that end a process that does not expect them, but for SIGIO, SIGPWR, SIGSTKFLT and real-time ones:
+/// nobody ends a command by those. SIGPIPE is an error of the write instead, as in every Rust program.
+const ENDING: [i32; 11] =
+    [SIGALRM, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ];
 
 /// Waits for signals, on a thread of its own that ends when this is dropped.
 ///
@@ -214,7 +217,7 @@ mod tests {
         }
     }
 
-    /// One of the tests as a process of its own, and what it says.
+    /// Test of this module as a process of its own, and what it says.
     fn child(test: &str, part: &Path) -> (Child, impl Iterator<Item = String>) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &format!("signals::tests::{test}"), "--nocapture"])

@@ -4,11 +4,11 @@
 //! Until then it has no name at all if the file system can do that, so that nothing stays behind even after SIGKILL;
 //! else it is called `.PID.part`. It is synced before it has its name, so that what the storage refuses late is an
 //! error, too. Nobody can read the new file who could not read the one before. Links are followed. Devices and pipes
-//! are written into.
+//! are written into, and so is whatever standard output is: whoever opened that waits for its bytes there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub(crate) struct Sink {
     file: File,
     /// As the user calls it.
     path: PathBuf,
-    /// None if the file was there and is written into.
+    /// None if it is written into what was there.
     making: Option<Making>,
     is_stdout: bool,
 }
@@ -95,7 +95,9 @@ impl Sink {
             Err(error) => return Err(error).with_context(cannot),
         };
         let is_stdout = there.as_ref().is_some_and(is_stdout);
-        let (file, making) = if there.as_ref().is_none_or(fs::Metadata::is_file) {
+        let (file, making) = if is_stdout {
+            (stdout().with_context(cannot)?, None)
+        } else if there.as_ref().is_none_or(fs::Metadata::is_file) {
             let place = followed(path).with_context(cannot)?;
             check_place(&place).with_context(cannot)?;
             let (file, making) = Making::start(&place, there.is_some())?;
@@ -243,6 +245,11 @@ fn check_place(path: &Path) -> Result<()> {
 fn is_mount_point(path: &Path) -> bool {
     let about = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
     about.is_ok_and(|about| about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Standard output as a file. Its path would be of no use: a socket cannot be opened, and a file may have lost its name.
+fn stdout() -> io::Result<File> {
+    Ok(io::stdout().as_fd().try_clone_to_owned()?.into())
 }
 
 fn is_stdout(there: &fs::Metadata) -> bool {

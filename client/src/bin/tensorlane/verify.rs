@@ -11,7 +11,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tensorlane_client::set::OpenedSet;
 use tensorlane_client::set::directory::{Directory, DirectoryError};
-use tensorlane_client::{AcquireOptions, Client, Tensor};
+use tensorlane_client::{AcquireOptions, Client, Target, Tensor};
+use tensorlane_proto::rows::SetReference;
 use tensorlane_proto::{Layout, Reason, Reference};
 
 use crate::args::SetVerify;
@@ -19,6 +20,7 @@ use crate::get;
 use crate::output::{self, Output, even_unread};
 use crate::parse;
 use crate::progress::Progress;
+use crate::set::{has_none, is_version};
 
 /// Something that is wrong: its kind, where, and in words.
 struct Flaw {
@@ -67,29 +69,43 @@ fn flaw(error: &DirectoryError) -> Flaw {
         DirectoryError::Io { path, .. } | DirectoryError::Level { path, .. } => ("unreadable", path),
         DirectoryError::TooShort { path, .. } => ("too_short", path),
         DirectoryError::TooLong { path, .. } => ("too_long", path),
-        DirectoryError::Torn { path, .. } => ("torn", path),
+        DirectoryError::Torn { path, .. } | DirectoryError::Unfinished { path, .. } => ("torn", path),
+        DirectoryError::Journaled { path, .. } => ("journal", path),
         DirectoryError::NotPlain { path, .. } => ("not_plain", path),
+        DirectoryError::OneFile { path, .. } => ("layout", path),
         other => return Flaw { kind: "layout", at: String::new(), message: other.to_string() },
     };
     Flaw { kind, at: path.display().to_string(), message: error.to_string() }
 }
 
+/// Verifies what `set get` gets: by a name the mutable set that is called so, if there is one, and by NAME@VERSION a snapshot.
 fn exchange(client: &Client, what: &str) -> Result<Looked> {
     let target = parse::target(what).map_err(anyhow::Error::msg)?;
+    let is_reference = SetReference::is_meant(what);
+    if is_reference || matches!(target, Target::Name { .. }) && !is_version(what) {
+        match mutable(client, what) {
+            Err(error) if !is_reference && has_none(&error) => {}
+            looked => return Ok(looked?),
+        }
+        return sealed(client, client.open_set(target, &AcquireOptions::new())?);
+    }
     match client.open_set(target, &AcquireOptions::new()) {
         Ok(opened) => sealed(client, opened),
-        Err(error) if error.reason() == Some(Reason::NotFound) => {
-            let Ok(set) = client.open_mutable_set(what) else { return Err(error.into()) };
-            let info = set.info();
-            let mut looked = Looked { tensors: set.leaves().len(), bytes: info.bytes, ..Looked::default() };
-            if info.torn_rows > 0 {
-                let message = format!("{} rows of it are torn; write them again", info.torn_rows);
-                looked.flaws.push(Flaw { kind: "torn", at: what.to_owned(), message });
-            }
-            Ok(looked)
-        }
+        // A mutable set may be called as a version is.
+        Err(error) if error.reason() == Some(Reason::NotFound) => Ok(mutable(client, what).or(Err(error))?),
         Err(error) => Err(error.into()),
     }
+}
+
+fn mutable(client: &Client, what: &str) -> tensorlane_client::Result<Looked> {
+    let set = client.open_mutable_set(what)?;
+    let info = set.info();
+    let mut looked = Looked { tensors: set.leaves().len(), bytes: info.bytes, ..Looked::default() };
+    if info.torn_rows > 0 {
+        let message = format!("{} rows of it are torn; write them again", info.torn_rows);
+        looked.flaws.push(Flaw { kind: "torn", at: what.to_owned(), message });
+    }
+    Ok(looked)
 }
 
 fn sealed(client: &Client, opened: OpenedSet) -> Result<Looked> {

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use tensorlane_memory::rename;
-use tensorlane_proto::set::{Level, LevelEntry, Node, OwnMeta, TensorMeta, Tree, file_name};
+use tensorlane_proto::Layout;
+use tensorlane_proto::set::{
+    LEAF_ENDING, Level, LevelEntry, Names, Node, OwnMeta, TensorMeta, Tree, file_name, names_of,
+};
 
 use super::import::chunk_len;
 use super::{DirectoryError, META, OWN, OWN_META, at};
@@ -168,20 +171,32 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         path: &mut Vec<String>,
     ) -> Result<(), DirectoryError> {
         let mut entries = Vec::with_capacity(tree.entries.len());
+        let mut taken = Names::default();
         for (key, node) in &tree.entries {
-            let name = file_name(key).ok_or_else(|| DirectoryError::Key { key: key.clone() })?;
+            let name = match node {
+                // It has no file, whose name could be too long.
+                Node::Tensor(tensor) if tensor.view().is_none() => {
+                    file_name(key).map(|name| name + LEAF_ENDING)
+                }
+                Node::Tensor(_) => names_of(key, LEAF_ENDING).into_iter().next(),
+                Node::Value(_) | Node::Tree(_) => names_of(key, "").into_iter().next(),
+            };
+            let name = name.ok_or_else(|| DirectoryError::Key { key: key.clone() })?;
+            let target = dir.join(&name);
+            taken.take(&name, key).map_err(|first| DirectoryError::OneFile {
+                path: target.clone(),
+                keys: [first, key.clone()],
+            })?;
             let below = |class: &str| LevelEntry::Below { class: class.to_owned() };
             path.push(key.clone());
             let entry = match node {
-                Node::Tensor(tensor) => {
-                    LevelEntry::Tensor(self.leaf(tensor, &dir.join(format!("{name}.memmap")), path)?)
-                }
+                Node::Tensor(tensor) => LevelEntry::Tensor(self.leaf(tensor, &target, path, &tree.batch)?),
                 Node::Value(value) => {
-                    write_meta(&Level::Value(value.clone()), &make(dir.join(name))?)?;
+                    write_meta(&Level::Value(value.clone()), &make(target)?)?;
                     below("NonTensorData")
                 }
                 Node::Tree(tree) => {
-                    self.level(tree, &make(dir.join(name))?, path)?;
+                    self.level(tree, &make(target)?, path)?;
                     below("TensorDict")
                 }
             };
@@ -192,7 +207,13 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         write_meta(&level, dir)
     }
 
-    fn leaf(&mut self, tensor: &Tensor, file: &Path, path: &[String]) -> Result<TensorMeta, DirectoryError> {
+    fn leaf(
+        &mut self,
+        tensor: &Tensor,
+        file: &Path,
+        path: &[String],
+        batch: &[u64],
+    ) -> Result<TensorMeta, DirectoryError> {
         let layout = &tensor.descriptor().layout;
         let total = layout.bytes();
         // As tensordict does: a tensor without elements has no file.
@@ -214,7 +235,7 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         }
         self.export.bytes += total;
         let before = self.own.leaves.len();
-        let meta = self.own.described(path, layout, vec![total]);
+        let meta = self.own.described(path, layout, bytes_shape(layout, batch));
         if self.own.leaves.len() > before {
             self.export.as_bytes.push(path.join("/"));
         }
@@ -230,6 +251,21 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         let bytes = serde_json::to_vec_pretty(&self.own).map_err(|error| at(&path)(error.into()))?;
         write_file(&bytes, &path)?;
         sync(&own)
+    }
+}
+
+/// Shape of the bytes of a tensor, for tensordict: they begin with the batch shape, where each item of it is of whole bytes.
+fn bytes_shape(layout: &Layout, batch: &[u64]) -> Vec<u64> {
+    let bytes = layout.bytes();
+    let is_whole = layout.elements() * u64::from(layout.dtype().bits()) == bytes * 8;
+    let items = batch.iter().try_fold(1, |items: u64, size| items.checked_mul(*size));
+    match items {
+        Some(items)
+            if is_whole && layout.shape().starts_with(batch) && bytes.checked_rem(items) == Some(0) =>
+        {
+            batch.iter().copied().chain([bytes / items]).collect()
+        }
+        _ => vec![bytes],
     }
 }
 
@@ -273,4 +309,27 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
         ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported => Ok(()),
         _ => Err(error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_proto::{DType, Shape};
+
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_type_that_tensordict_does_not_know_begin_with_the_batch_shape_where_they_can() {
+        let shape = |shape: &[u64], batch: &[u64]| {
+            bytes_shape(&Layout::contiguous(DType::I4, Shape::new(shape).unwrap()).unwrap(), batch)
+        };
+        assert_eq!(shape(&[4, 6], &[4]), [4, 3]);
+        assert_eq!(shape(&[4, 2, 8], &[4, 2]), [4, 2, 4]);
+        assert_eq!(shape(&[4, 6], &[]), [12]);
+        // Items of half a byte, and those of another batch shape.
+        assert_eq!(shape(&[4, 1], &[4]), [2]);
+        assert_eq!(shape(&[3, 1], &[3]), [2]);
+        assert_eq!(shape(&[4, 6], &[3]), [12]);
+        assert_eq!(shape(&[0, 6], &[0]), [0]);
+        assert_eq!(shape(&[4, 6], &[u64::MAX, 2]), [12]);
+    }
 }

@@ -1,30 +1,37 @@
 //! Directories that are no sets, each by what is wrong with it. Whole ones are in the suites with a sidecar.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tempfile::TempDir;
-use tensorlane_proto::set::Node;
+use tensorlane_proto::rows::{Committed, Intent, JournalHead, Record, RowList, Torn};
+use tensorlane_proto::set::{Node, Tree};
 
 use super::*;
 
-const TENSOR: &str = r#""x": {"device": "cpu", "shape": [4], "dtype": "torch.float32", "is_nested": false}"#;
-const TYPE: &str = r#""_type": "<class 'tensordict._td.TensorDict'>", "shape": [], "device": "cpu""#;
+pub(super) const TENSOR: &str =
+    r#""x": {"device": "cpu", "shape": [4], "dtype": "torch.float32", "is_nested": false}"#;
+pub(super) const TYPE: &str =
+    r#""_type": "<class 'tensordict._td.TensorDict'>", "shape": [], "device": "cpu""#;
 
 /// A set of one tensor with four elements.
-fn set() -> TempDir {
+pub(super) fn set() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write_meta(folder.path(), TENSOR);
     fs::write(folder.path().join("x.memmap"), [0; 16]).unwrap();
     folder
 }
 
-fn write_meta(folder: &Path, fields: &str) {
+pub(super) fn write_meta(folder: &Path, fields: &str) {
     fs::write(folder.join(META), format!("{{{fields}, {TYPE}}}")).unwrap();
 }
 
-fn refused(folder: &TempDir) -> DirectoryError {
+pub(super) fn refused(folder: &TempDir) -> DirectoryError {
     Directory::open(folder.path()).unwrap_err()
 }
 
@@ -62,7 +69,7 @@ fn links_and_pipes_are_no_files_of_a_set() {
             "directory" => fs::create_dir(&file).unwrap(),
             _ => {
                 fs::remove_dir(&file).unwrap();
-                rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR).unwrap();
+                rustix::fs::mkfifoat(CWD, &file, rustix::fs::Mode::RUSR).unwrap();
             }
         }
         let found = refused(&folder);
@@ -144,11 +151,68 @@ fn a_set_whose_name_is_as_long_as_can_be_is_made_and_replaced() {
     let to = folder.path().join("x".repeat(255));
     for replace in [false, true] {
         let draft = Draft::create(&to, replace).unwrap();
-        draft.write(&tensorlane_proto::set::Tree::default(), |_, _| {}).unwrap();
+        draft.write(&Tree::default(), |_, _| {}).unwrap();
         draft.finish().unwrap();
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(to.join(META).is_file());
+}
+
+/// Returns whether the file system of a directory swaps two names in one step.
+fn is_swapped_in_one_step(folder: &Path) -> bool {
+    let [one, other] = ["one", "other"].map(|name| folder.join(name));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&other).unwrap();
+    renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).is_ok()
+}
+
+#[test]
+fn a_set_that_is_replaced_is_at_no_moment_missing_and_whoever_opens_it_has_one_of_its_versions() {
+    let folder = tempfile::tempdir().unwrap();
+    if !is_swapped_in_one_step(folder.path()) {
+        println!("the file system of {} cannot swap two names: nothing was tried", folder.path().display());
+        return;
+    }
+    let to = folder.path().join("set");
+    let replace = |version: u64| {
+        let entries = vec![("version".to_owned(), Node::Value(version.into()))];
+        let draft = Draft::create(&to, true).unwrap();
+        draft.write(&Tree { entries, ..Tree::default() }, |_, _| {}).unwrap();
+        draft.finish().unwrap();
+    };
+    replace(0);
+    // Ends by itself, whatever becomes of the writer.
+    let look = || {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (mut seen, mut looks) = (BTreeSet::new(), 0);
+        while seen.len() < 20 || looks < 1_000 {
+            assert!(Instant::now() < deadline, "{looks} looks saw the versions {seen:?} alone");
+            looks += 1;
+            assert!(fs::symlink_metadata(&to).unwrap().is_dir());
+            match Directory::open(&to) {
+                Ok(opened) => {
+                    let version = opened.tree().find(&["version"]);
+                    let Some(Node::Value(version)) = version else { panic!("{version:?}") };
+                    seen.insert(version.to_string());
+                }
+                // A version that was opened and replaced is removed: its files go, and never its name.
+                Err(DirectoryError::Io { path, source }) if path != to => {
+                    assert_eq!(source.kind(), io::ErrorKind::NotFound, "{}", path.display());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let looker = scope.spawn(look);
+        for version in 1.. {
+            replace(version);
+            if looker.is_finished() {
+                break;
+            }
+        }
+    });
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left beside it");
 }
 
 #[test]
@@ -156,4 +220,41 @@ fn a_directory_that_has_no_sync_fails_nothing_and_one_that_is_not_there_does() {
     assert!(sync_parent(Path::new("/proc/set")).is_ok());
     assert!(sync_parent(Path::new("set")).is_ok());
     assert!(sync_parent(Path::new("/nowhere/set")).is_err());
+}
+
+#[test]
+fn a_directory_whose_mutable_set_was_cut_off_is_not_put_and_says_what_to_do() {
+    let folder = set();
+    let own = folder.path().join(OWN);
+    fs::create_dir(&own).unwrap();
+    let record = Record { committed: Committed { version: 7, first: 1 }, cursor: 0, retry: None };
+    let intent = Intent::new(7, vec![0], &RowList::Range { first: 1, count: 2, step: 1 }).encode();
+    let head = JournalHead { run: 5, record, plan_bytes: 4, data_bytes: 4, sum: 9 }.encode();
+    let mut torn = Torn::default();
+    torn.add(0, 2, 2);
+    let said = || {
+        let faults = Directory::faults(folder.path()).unwrap();
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let put = Directory::open(folder.path()).unwrap().check_cut_off();
+        assert_eq!(put.err().map(|error| error.to_string()), faults.first().cloned());
+        faults
+    };
+    assert!(said().is_empty());
+    for (name, bytes, part) in [
+        ("torn", torn.encode(), "torn: 2 rows from 2 on of leaf 0 "),
+        ("intent-03", intent.clone(), "intent-03: a commit to 2 rows from 1 on "),
+        ("journal", head, "journal: commits from version 7 on "),
+    ] {
+        fs::write(own.join(name), bytes).unwrap();
+        let faults = said();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].contains(part) && faults[0].contains("open the set in its sidecar"), "{faults:?}");
+        fs::remove_file(own.join(name)).unwrap();
+    }
+    // A commit that was noted is whole, and so is a set whose torn rows were written again and whose journal was emptied.
+    fs::write(own.join("intent-03"), intent).unwrap();
+    fs::write(own.join("commits"), record.encode()).unwrap();
+    fs::write(own.join("torn"), Torn::default().encode()).unwrap();
+    fs::write(own.join("journal"), [0; 88]).unwrap();
+    assert!(said().is_empty());
 }

@@ -20,7 +20,8 @@ impl State {
 
     /// Decides about a segment whose blocks, witnesses or memory changed.
     pub(super) fn settle(&mut self, segment: u32) -> Settled {
-        let takes_over = self.limits.takes_over && !self.stopped;
+        let limits = self.limits;
+        let takes_over = |bytes| limits.takes_over && !self.stopped && !limits.is_small(bytes);
         let Some(record) = self.records.get_mut(&segment) else { return Settled::Waits };
         if record.stage != Stage::Closed {
             return Settled::Waits;
@@ -28,7 +29,7 @@ impl State {
         if let Some(handle) = &record.handle
             && let Owner::Session(writer) = record.owner
             && record.ended
-            && takes_over
+            && takes_over(record.bytes)
         {
             if self.witnessed.contains_key(&(segment, writer)) {
                 return Settled::Waits;

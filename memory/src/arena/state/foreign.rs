@@ -163,7 +163,7 @@ impl State {
         in_use.filter_map(|guest| guest.handle.upgrade()).collect()
     }
 
-    /// The same of one of them.
+    /// Foreign segment of a number, if a block of it lives. The handle must be dropped without the lock.
     pub(in crate::arena) fn foreign_segment(&self, segment: u32) -> Option<Arc<SegmentHandle>> {
         self.foreign.get(&segment).filter(|guest| guest.memory && guest.blocks > 0)?.handle.upgrade()
     }

@@ -9,6 +9,12 @@ use crate::extents::Extents;
 use crate::segment::Unsealed;
 use crate::{PAGE, round_to_pages};
 
+/// Bytes of a session's first segment where it needs no more: cursors of 512 readers of channels, say.
+const FIRST: u64 = 64 << 10;
+
+/// Times as many bytes as a session has in its next small segment.
+const GROWTH: u64 = 4;
+
 /// Plan by which a new segment can be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::arena) struct Plan {
@@ -75,9 +81,22 @@ impl State {
         purpose: Purpose,
         bytes: u64,
     ) -> Result<Admitted, NoRoom> {
-        let purpose = if matches!(owner, Owner::Session(_)) { Purpose::Put } else { purpose };
-        let plan = self.plan(purpose, bytes)?;
-        Ok(self.book(owner, purpose, &plan))
+        let Owner::Session(session) = owner else {
+            let plan = self.plan(purpose, bytes)?;
+            return Ok(self.book(owner, purpose, &plan));
+        };
+        let mut plan = self.plan(Purpose::Put, bytes)?;
+        plan.bytes = plan.bytes.min(self.usual(session, bytes)).max(plan.need);
+        Ok(self.book(owner, Purpose::Put, &plan))
+    }
+
+    /// Bytes that a session's next segment has if there is room. Small at first, so that a session with little takes little; an ordinary
+    /// one, which may be ready, for a large block and where much is there already.
+    fn usual(&self, session: u64, bytes: u64) -> u64 {
+        let of_session = |record: &&Record| record.owner == Owner::Session(session);
+        let has: u64 = self.records.values().filter(of_session).map(|record| record.bytes).sum();
+        let next = has.saturating_mul(GROWTH).max(bytes).max(FIRST);
+        if self.limits.is_small(next) { next } else { self.limits.granule }
     }
 
     /// Books a segment of the sidecar's own that has as many bytes as it must, and no more.

@@ -27,6 +27,9 @@ use crate::extents::Extents;
 use crate::segment::Unsealed;
 use crate::{PAGE, round_to_pages};
 
+/// Part of an ordinary segment that a small one has at most.
+const SMALL_PART: u64 = 16;
+
 /// The numbers an arena was made with, all in whole pages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -58,6 +61,11 @@ impl Limits {
 
     fn for_puts(&self) -> u64 {
         self.total - self.for_pulls
+    }
+
+    /// Returns whether a segment of a session is one of its small ones: made when it is needed, and gone with its session.
+    fn is_small(&self, bytes: u64) -> bool {
+        bytes <= self.granule / SMALL_PART
     }
 }
 

@@ -94,29 +94,34 @@ fn what_a_reader_holds_stays_and_its_slot_is_passed_over() {
 fn a_message_without_a_slot_is_dropped_and_every_reader_is_told() {
     for policy in DROPPING {
         let mut world = World::of(policy, 2, 64);
-        let (mut holds, _holds) = world.reader(1, 2);
+        let (mut holds, _holds) = world.reader(1, 1);
+        let (mut also, _also) = world.reader(3, 1);
         let (mut reads, _reads) = world.reader(2, 1);
-        let held: Vec<Message> = (0..2)
-            .map(|_| {
-                world.write(b"held");
-                message(&mut holds)
-            })
-            .collect();
+        let held = hold_both(&mut world, &mut holds, &mut also);
         for sequence in 2..5 {
-            assert_eq!(world.write(b"lost"), Published { sequence, readers: 2, dropped: true });
+            assert_eq!(world.write(b"lost"), Published { sequence, readers: 3, dropped: true });
         }
         assert_eq!(told(&mut reads), Told::Nothing, "all slots are held, and nothing new is in them");
         drop(held);
         assert!(!world.write(b"on").dropped);
         assert_eq!(all(&mut reads), [Told::Gap(5), Told::Message(5), Told::Nothing]);
-        assert_eq!(all(&mut holds), [Told::Gap(3), Told::Message(5), Told::Nothing]);
-        let held = [message_after(&mut world, &mut holds), message_after(&mut world, &mut holds)];
+        assert_eq!(all(&mut holds), [Told::Gap(4), Told::Message(5), Told::Nothing]);
+        assert_eq!(all(&mut also), [Told::Gap(3), Told::Message(5), Told::Nothing]);
+        let held = hold_both(&mut world, &mut holds, &mut also);
         assert!(world.write(b"lost at the end").dropped);
         world.writer.finish();
         assert_eq!(all(&mut reads).last(), Some(&Told::Finished));
         drop(held);
-        assert_eq!(all(&mut holds), [Told::Gap(1), Told::Finished]);
+        assert_eq!(all(&mut holds), [Told::Gap(2), Told::Finished]);
+        assert_eq!(all(&mut also), [Told::Gap(1), Told::Finished]);
     }
+}
+
+/// Has two readers hold one of the next two messages each.
+fn hold_both(world: &mut World, one: &mut RingReader, other: &mut RingReader) -> [Message; 2] {
+    let first = message_after(world, one);
+    drop(message(other));
+    [first, message_after(world, other)]
 }
 
 fn message_after(world: &mut World, reader: &mut RingReader) -> Message {
@@ -238,11 +243,54 @@ fn layouts_that_change_with_every_message_are_those_of_their_messages() {
 #[test]
 fn a_reader_that_is_lost_holds_nothing() {
     let mut world = World::of(Policy::Latest, 2, 64);
-    let (mut reader, cursor) = world.reader(1, 2);
-    let _held = [message_after(&mut world, &mut reader), message_after(&mut world, &mut reader)];
+    let (mut reader, cursor) = world.reader(1, 1);
+    let (mut other, _other) = world.reader(2, 1);
+    let _held = hold_both(&mut world, &mut reader, &mut other);
     assert!(world.write(b"x").dropped);
     lose_cursor(&cursor.words());
-    assert_eq!(world.write(b"x"), Published { sequence: 3, readers: 0, dropped: false });
+    assert_eq!(world.write(b"x"), Published { sequence: 3, readers: 1, dropped: false });
+}
+
+#[test]
+fn a_reader_that_says_it_holds_every_slot_has_no_message_dropped() {
+    for policy in DROPPING {
+        let mut world = World::of(policy, 4, 64);
+        let (_reader, liar) = world.reader(1, 1);
+        let (mut honest, _honest) = world.reader(2, 1);
+        let (liar, ring) = (liar.words(), world.ring.words());
+        for sequence in 0..100 {
+            for slot in 0..4u32 {
+                let lies_there = ring.load64(world.shape.entry(u64::from(slot), entry::LAST));
+                liar.store64(cursor::hold(slot), lies_there);
+            }
+            assert_eq!(world.write(b"x"), Published { sequence, readers: 2, dropped: false });
+            assert_eq!(told(&mut honest), Told::Message(sequence));
+        }
+    }
+}
+
+#[test]
+fn a_hold_of_what_does_not_lie_in_a_slot_keeps_none() {
+    let mut world = World::of(Policy::Latest, 2, 64);
+    let (_reader, liar) = world.reader(1, 1);
+    let (liar, shape) = (liar.words(), world.shape);
+    for sequence in 0..100u64 {
+        // Places of messages that are long gone, or are to come, in both slots.
+        for (index, position) in (0u32..).zip([sequence + 1_000, sequence + 1_001]) {
+            liar.store64(cursor::hold(index), position + 1);
+        }
+        assert!(!world.write(b"x").dropped);
+        assert_eq!(world.writer.head, sequence + 1, "no slot of {} was passed over", shape.slots());
+    }
+}
+
+#[test]
+fn a_reader_holds_fewer_messages_than_leave_the_writer_no_slot() {
+    for policy in DROPPING {
+        for (slots, most) in [(2, 1), (4, 3), (64, 7)] {
+            assert_eq!(RingShape::of(policy, slots, 64).unwrap().most_held(), most);
+        }
+    }
 }
 
 #[test]
@@ -260,6 +308,98 @@ fn a_replica_has_the_sequences_of_what_it_replicates() {
     assert_eq!(message(&mut reader).view().to_vec(), b"abcd");
     let rest = [Told::Gap(4), Told::Message(5), Told::Message(6), Told::Gap(2), Told::Finished];
     assert_eq!(all(&mut reader), rest);
+}
+
+#[test]
+fn the_highest_sequences_that_there_are_come_as_any_others() {
+    const LAST: u64 = u64::MAX - 1;
+    for policy in DROPPING {
+        let mut world = World::of(policy, 4, 64);
+        let (mut reader, cursor) = world.reader(1, 1);
+        let mut publish = |sequence| {
+            let slot = world.writer.claim(Layout::Plain, Deadline::Now, &|| false).unwrap();
+            assert_eq!(slot.publish_as(sequence, 1).sequence, sequence);
+        };
+        publish(LAST - 2);
+        assert_eq!([told(&mut reader), told(&mut reader)], [Told::Gap(LAST - 2), Told::Message(LAST - 2)]);
+        publish(LAST);
+        assert_eq!([told(&mut reader), told(&mut reader)], [Told::Gap(1), Told::Message(LAST)]);
+        world.writer.finish_at(u64::MAX);
+        world.writer.finish();
+        assert_eq!(told(&mut reader), Told::Finished);
+        let words = cursor.words();
+        assert_eq!((words.load64(cursor::NEXT), words.load64(cursor::DROPPED)), (u64::MAX, LAST - 1));
+    }
+}
+
+#[test]
+fn a_reader_that_resumes_counts_what_is_missed_and_not_what_was_read_before() {
+    for policy in DROPPING {
+        let mut world = World::of(policy, 4, 64);
+        for _ in 0..4 {
+            world.write(b"x");
+        }
+        let (mut reader, cursor, first) = world.reader_from(1, 1, First::Oldest);
+        assert_eq!((first, reader.resume(3)), (0, 0));
+        // Three that were read before are overwritten, and six that were not.
+        for _ in 4..13 {
+            world.write(b"x");
+        }
+        let (words, next) = (cursor.words(), if policy == Policy::Latest { 12 } else { 9 });
+        assert_eq!([told(&mut reader), told(&mut reader)], [Told::Gap(next - 3), Told::Message(next)]);
+        assert_eq!((words.load64(cursor::NEXT), words.load64(cursor::DROPPED)), (next + 1, next - 3));
+        // All that is there was read before.
+        let (mut ahead, _ahead, _) = world.reader_from(2, 1, First::Oldest);
+        assert_eq!(ahead.resume(13), 0);
+        assert_eq!(told(&mut ahead), Told::Nothing);
+        // What comes next is not there any more.
+        let (mut behind, cursor, first) = world.reader_from(3, 1, First::Oldest);
+        assert_eq!((first, behind.resume(2)), (9, 7));
+        world.write(b"x");
+        assert_eq!(told(&mut ahead), Told::Message(13));
+        let next = if policy == Policy::Latest { 13 } else { 10 };
+        assert_eq!([told(&mut behind), told(&mut behind)], [Told::Gap(next - 9), Told::Message(next)]);
+        assert_eq!(cursor.words().load64(cursor::DROPPED), 7 + next - 9);
+    }
+}
+
+#[test]
+fn a_reader_that_resumes_in_a_ring_that_blocks_counts_what_is_missed_and_is_waited_for_as_before() {
+    let mut world = World::new(4, 64);
+    for _ in 0..10 {
+        world.write(b"x");
+    }
+    let (mut behind, cursor, first) = world.reader_from(1, 1, First::Oldest);
+    assert_eq!((first, behind.resume(2)), (7, 5));
+    assert_eq!(cursor.words().load64(cursor::DROPPED), 5);
+    assert_eq!(message(&mut behind).sequence(), 7);
+    drop(behind);
+    let (mut ahead, cursor, first) = world.reader_from(2, 1, First::Oldest);
+    assert_eq!((first, ahead.resume(9)), (7, 0));
+    assert_eq!((cursor.words().load64(cursor::NEXT), cursor.words().load64(cursor::DROPPED)), (7, 0));
+    for sequence in 7..10 {
+        assert_eq!(message(&mut ahead).sequence(), sequence);
+    }
+    assert_eq!(world.write(b"x").readers, 1);
+}
+
+#[test]
+fn readers_of_a_replica_stay_its_readers_when_it_is_asked_what_they_gave_back() {
+    for policy in DROPPING {
+        let mut world = World::of(policy, 4, 64);
+        let (mut reader, _cursor) = world.reader(1, 1);
+        let mut slot = world.writer.claim(Layout::Plain, Deadline::Now, &|| false).unwrap();
+        slot.bytes(0, 4).unwrap().copy_from(0, b"held").unwrap();
+        // Nine messages were dropped at the source: the reader is at sequence 10, and the ring at position 1.
+        slot.publish_as(9, 4);
+        assert_eq!(told(&mut reader), Told::Gap(9));
+        let held = message(&mut reader);
+        assert_eq!(world.writer.readers().given_back(), 1);
+        for sequence in 10..30 {
+            assert_eq!(world.write(b"else"), Published { sequence, readers: 1, dropped: false });
+        }
+        assert_eq!(held.view().to_vec(), b"held");
+    }
 }
 
 #[test]
@@ -320,13 +460,14 @@ proptest! {
     }
 
     #[test]
-    fn a_lying_cursor_makes_its_writer_drop_and_never_wait(holds in proptest::collection::vec(any::<u64>(), 7)) {
+    fn a_lying_cursor_makes_its_writer_wait_for_nobody_and_drop_nothing(holds in proptest::collection::vec(any::<u64>(), 7)) {
         let mut world = World::of(Policy::Latest, 4, 64);
         let (_reader, cursor) = world.reader(1, 1);
         let liar = cursor.words();
         for (index, hold) in (0u32..).zip(holds) {
             liar.store64(cursor::hold(index), hold);
-            prop_assert_eq!(world.write(b"x").sequence, u64::from(index));
+            let published = world.write(b"x");
+            prop_assert_eq!((published.sequence, published.dropped), (u64::from(index), false));
         }
     }
 }

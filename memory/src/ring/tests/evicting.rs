@@ -59,7 +59,7 @@ fn a_reader_that_is_evicted_keeps_what_it_holds_and_is_waited_for_no_longer() {
     }
     let blocked = write(&mut world.writer, Layout::Plain, b"y", soon()).unwrap_err();
     assert!(matches!(blocked, ClaimError::Blocked { reader: 7, sequence: 1, .. }), "{blocked}");
-    assert!(world.writer.readers().may_evict(7));
+    assert!(world.writer.readers().evict(7));
     evict_cursor(&cursor.words());
     for expected in 4..10_000u64 {
         let published = world.write(&expected.to_le_bytes());
@@ -67,7 +67,8 @@ fn a_reader_that_is_evicted_keeps_what_it_holds_and_is_waited_for_no_longer() {
         assert_eq!(sequence(&mut fast), expected);
     }
     assert_eq!((over(&mut slow), held.view().to_vec()), (ReadError::Evicted, b"held".to_vec()));
-    assert!(!world.writer.readers().may_evict(7) && world.writer.readers().len() == 1);
+    assert!(!world.writer.readers().evict(7), "once");
+    assert_eq!(world.writer.readers().len(), 1);
     drop((held, slow));
     assert_eq!(cursor.words().load32(cursor::STATE), CursorState::Detached as u32);
 }
@@ -204,4 +205,77 @@ proptest! {
         world.write(b"on");
         prop_assert_eq!(message(&mut honest).view().to_vec(), b"on");
     }
+}
+
+#[test]
+fn a_reader_that_takes_its_eviction_back_and_says_that_it_holds_every_slot_stops_nobody() {
+    let mut world = evicting(4);
+    let (_reader, liar) = world.reader(7, 1);
+    let (mut honest, _honest) = world.reader(1, 1);
+    for expected in 0..4 {
+        world.write(b"x");
+        assert_eq!(sequence(&mut honest), expected);
+    }
+    let blocked = write(&mut world.writer, Layout::Plain, b"y", Deadline::Now).unwrap_err();
+    assert!(matches!(blocked, ClaimError::Blocked { reader: 7, sequence: 0, .. }), "{blocked}");
+    assert!(world.writer.readers().evict(7));
+    let (liar, ring) = (liar.words(), world.ring.words());
+    for expected in 4..100 {
+        evict_cursor(&liar);
+        liar.store32(cursor::STATE, CursorState::Attached as u32);
+        for slot in 0..4u32 {
+            let lies_there = ring.load64(world.shape.entry(u64::from(slot), entry::LAST));
+            liar.store64(cursor::hold(slot), lies_there);
+        }
+        let published = write(&mut world.writer, Layout::Plain, b"x", Deadline::Now).unwrap();
+        assert_eq!(published, Published { sequence: expected, readers: 1, dropped: false });
+        assert_eq!(sequence(&mut honest), expected);
+    }
+}
+
+#[test]
+fn a_reader_that_was_passed_over_is_evicted_before_its_cursor_says_so() {
+    let mut world = evicting(2);
+    let (mut slow, _cursor) = world.reader(7, 1);
+    world.write(b"x");
+    assert!(world.writer.readers().evict(7));
+    (0..3).for_each(|_| {
+        world.write(b"y");
+    });
+    assert_eq!(over(&mut slow), ReadError::Evicted, "and no gap, which such a channel has not");
+    world.writer.finish();
+    assert_eq!(over(&mut slow), ReadError::Evicted);
+}
+
+#[test]
+fn a_reader_at_its_limit_that_was_passed_over_is_evicted_and_not_told_to_let_go() {
+    let mut world = evicting(4);
+    let (mut slow, _cursor) = world.reader(7, 1);
+    world.write(b"x");
+    let held = message(&mut slow);
+    world.write(b"y");
+    assert_eq!(over(&mut slow), ReadError::HoldLimit { hold: 1 }, "what comes next is there");
+    assert!(world.writer.readers().evict(7));
+    assert_eq!(over(&mut slow), ReadError::HoldLimit { hold: 1 }, "nothing was written since");
+    (0..8).for_each(|_| {
+        world.write(b"z");
+    });
+    assert_eq!(over(&mut slow), ReadError::Evicted);
+    assert_eq!(held.view().to_vec(), b"x");
+}
+
+#[test]
+fn an_eviction_is_an_event_for_a_reader_that_has_looked_and_does_not_sleep_yet() {
+    let mut world = evicting(2);
+    let (mut reader, cursor) = world.reader(7, 1);
+    let seen = world.ring.words().load32(ring::EVENTS);
+    evict(&cursor.words(), &world.ring.words());
+    assert_ne!(
+        world.ring.words().load32(ring::EVENTS),
+        seen,
+        "the kernel puts nobody to sleep who saw the one before"
+    );
+    // The writer counts on from there.
+    world.write(b"x");
+    assert_eq!(over(&mut reader), ReadError::Evicted);
 }

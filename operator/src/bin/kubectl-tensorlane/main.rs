@@ -4,6 +4,7 @@
 //! something is, or it failed, 2 it was called wrongly, 3 nothing wrong was found but not everything could be read.
 
 mod args;
+mod events;
 mod read;
 mod settings;
 mod show;

@@ -51,6 +51,11 @@ impl Reader {
         Reader { client, namespace, every, operator_namespace }
     }
 
+    /// Namespace that is asked about where one is.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// Namespace in which lists are read; none for everywhere.
     fn scope(&self) -> Option<&str> {
         (!self.every).then_some(self.namespace.as_str())
@@ -119,7 +124,7 @@ impl Reader {
             object: self.get("v1", "Namespace", None, name).await,
             exchanges: self.list(OURS, "TensorExchange", own, "").await,
             peers: self.list(OURS, "TensorPeer", own, "").await,
-            pods: self.labelled_pods(name).await,
+            pods: self.list("v1", "Pod", own, &format!("{INJECTED}=true")).await,
             policies: self.list("networking.k8s.io/v1", "NetworkPolicy", own, "").await,
             daemons: self.list("apps/v1", "DaemonSet", own, "").await,
             binding: self.get(RBAC, "RoleBinding", own, PEER_ROLE).await,
@@ -128,13 +133,6 @@ impl Reader {
                 ("write the status of tensorpeers", self.may(name, "patch", "status").await),
             ],
         }
-    }
-
-    /// Reads what pods with a sidecar say of themselves, without their specifications.
-    async fn labelled_pods(&self, namespace: &str) -> Seen {
-        let api = self.api("v1", "Pod", Some(namespace));
-        let ours = ListParams::default().labels(&format!("{INJECTED}=true"));
-        listed(pages(ours, async |page| api.list_metadata(page).await).await)
     }
 
     async fn definitions(&self) -> Vec<(String, Seen)> {
@@ -190,15 +188,16 @@ impl Reader {
         };
         let own = Some(self.namespace.as_str());
         let object = self.get(&version, &kind, own, &of.name).await;
-        let (settings, told) = self.settings().await;
+        let (settings, settings_read) = self.settings().await;
         let facts = self.facts(object.object(), settings).await;
-        let events = self.list("events.k8s.io/v1", "Event", own, "").await;
+        let told = self.told(&kind, &of.name, object.object()).await;
         Ok(Subject {
             name: of.name.clone(),
             namespace: self.namespace.clone(),
             facts,
-            settings: told,
-            events: about(events, &kind, &of.name),
+            settings: settings_read,
+            events: told.events,
+            makers: told.makers,
             peer: self.get(OURS, "TensorPeer", own, &of.name).await,
             object,
             kind,
@@ -240,7 +239,7 @@ impl Reader {
         let Settings { defaults, excluded } = settings;
         let source = KubeFacts::new(self.client.clone(), defaults, excluded);
         let pods = object.map(pods).unwrap_or_default();
-        let claims = pods.iter().filter_map(|(_, pod)| pod.pointer("/spec/resourceClaims")?.as_array());
+        let claims = pods.iter().filter_map(|one| one.pod.pointer("/spec/resourceClaims")?.as_array());
         let claims: Vec<&Value> = claims.flatten().collect();
         let all = json!({"spec": {"resourceClaims": claims}});
         let namespace = Label::new("namespace", &self.namespace).map_err(|error| error.to_string())?;
@@ -319,11 +318,17 @@ impl Reader {
         }
     }
 
-    async fn get(&self, version: &str, kind: &str, namespace: Option<&str>, name: &str) -> Seen {
+    pub(crate) async fn get(&self, version: &str, kind: &str, namespace: Option<&str>, name: &str) -> Seen {
         seen(self.api(version, kind, namespace).get_opt(name).await)
     }
 
-    async fn list(&self, version: &str, kind: &str, namespace: Option<&str>, labels: &str) -> Seen {
+    pub(crate) async fn list(
+        &self,
+        version: &str,
+        kind: &str,
+        namespace: Option<&str>,
+        labels: &str,
+    ) -> Seen {
         let api = self.api(version, kind, namespace);
         listed(pages(ListParams::default().labels(labels), async |page| api.list(page).await).await)
     }
@@ -361,21 +366,5 @@ fn seen(found: kube::Result<Option<DynamicObject>>) -> Seen {
         Ok(Some(Ok(object))) => Seen::There(object),
         Ok(Some(Err(error))) => Seen::Hidden(error.to_string()),
         Err(error) => Seen::Hidden(error.to_string()),
-    }
-}
-
-/// The Events that speak of this object.
-fn about(events: Seen, kind: &str, name: &str) -> Seen {
-    let is_it = |event: &&Value| {
-        let regarding = &event["regarding"];
-        regarding["kind"] == kind && regarding["name"] == name
-    };
-    match events {
-        Seen::There(list) => {
-            let all = list["items"].as_array();
-            let ours: Vec<&Value> = all.into_iter().flatten().filter(is_it).collect();
-            Seen::There(json!({"items": ours}))
-        }
-        other => other,
     }
 }

@@ -24,11 +24,20 @@ pub(crate) fn peers(rows: &[PeerRow], every: bool) -> String {
             row.transports.join(","),
             row.fingerprints.len().to_string(),
             row.incarnation.chars().take(INCARNATION_LETTERS).collect(),
-            row.addresses.join(","),
+            addresses(row),
         ];
         every.then(|| row.namespace.clone()).into_iter().chain(own).collect()
     });
     table(&headings, &cells.collect::<Vec<_>>())
+}
+
+/// Addresses of a peer; those that are not its pod's are marked.
+fn addresses(row: &PeerRow) -> String {
+    let one = |address: &String| match row.foreign_addresses.contains(address) {
+        true => format!("{address}(not its pod's)"),
+        false => address.clone(),
+    };
+    row.addresses.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
 /// The matrix of an exchange; each below its name, where every one was asked for.
@@ -123,7 +132,8 @@ mod tests {
             ready: "True".to_owned(),
             reason: "Published".to_owned(),
             transports: vec!["tcp".to_owned()],
-            addresses: Vec::new(),
+            addresses: vec!["10.0.0.7:9421".to_owned(), "10.0.0.1:6443".to_owned()],
+            foreign_addresses: vec!["10.0.0.1:6443".to_owned()],
             fingerprints: vec!["sha256:1".to_owned()],
             incarnation: "0".repeat(32),
         };
@@ -134,5 +144,6 @@ mod tests {
             "{every}"
         );
         assert!(peers(&rows, false).starts_with("PEER  EXCHANGE"));
+        assert!(every.contains("10.0.0.7:9421,10.0.0.1:6443(not its pod's)"), "{every}");
     }
 }

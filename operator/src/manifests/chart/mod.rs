@@ -73,7 +73,7 @@ fn labelled(mut object: Value) -> Value {
     object
 }
 
-/// The same object, such that helm does not delete it.
+/// Object that helm does not delete.
 fn kept(mut object: Value) -> Value {
     object["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
     object

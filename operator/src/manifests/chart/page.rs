@@ -38,15 +38,18 @@ A value that does not exist or makes no sense is refused, and so is null. A char
 const ADVICE: &str = "
 ## Advice of kube-score
 
-kube-score 1.20.0 looked at what `helm template` renders with the defaults. What it advises and the chart does not do:
+A test holds what kube-score 1.20.0 says of the rendered chart against this table. It renders the chart twice: with the defaults, and with
+`sameNode.exchanges` and `networkPolicy.exchanges`, which bring the DaemonSet and a second NetworkPolicy. What is advised and not done:
 
-| advice | why not |
-|---|---|
-| a limit on processors (`container-resources`) | A limit slows the webhook down when many pods start at once, and pods then wait. `resources.limits.cpu` sets one. |
-| `imagePullPolicy: Always` (`container-image-pull-policy`) | Images have a tag of a version, or a digest (`image.digest`). With `Always` no pod starts while the registry is away. `image.pullPolicy` sets it. |
-| a NetworkPolicy for the pods of `helm test` (`pod-networkpolicy`) | They live for seconds, in a namespace of their own, which goes with them. |
-| the Service `exchange` selects no pod (`service-targets-pod`) | It selects the pods of the test's Job, by a label that Kubernetes adds. |
-| a user above 10000, and no privileges, for the DaemonSet of `sameNode` (`container-security-context-privileged`) | It mounts file systems where pods of the node see them, which Kubernetes allows to privileged containers alone. It sees `/run/tensorlane` of the node and no token, and is there only where `sameNode.exchanges` asks. |
+| check | of | advice, and why not |
+|---|---|---|
+| `container-resources` | Deployment, DaemonSet, Job | A limit on processors slows the webhook down when many pods start at once, and pods then wait. `resources.limits.cpu` sets one. |
+| `container-image-pull-policy` | Deployment, DaemonSet, Job | `Always`: images have a tag of a version, or a digest (`image.digest`), and with `Always` no pod starts while the registry is away. `image.pullPolicy` sets it. |
+| `pod-networkpolicy` | Deployment, DaemonSet, Job | Policies for all directions. What the operator may reach is for others to say, because policies add up. The DaemonSet has no port and calls nobody. Pods of `helm test` live for seconds, in a namespace of their own, which goes with them. |
+| `service-targets-pod` | Service | The Service `exchange` of `helm test` selects the pods of its Job, by a label that Kubernetes adds. |
+| `networkpolicy-targets-pod` | NetworkPolicy | The policy of an exchange selects its sidecars' pods, which are not of this chart. |
+| `container-security-context-privileged` | DaemonSet | It mounts file systems where pods of the node see them, which Kubernetes allows to privileged containers alone. It sees `/run/tensorlane` of the node and no token, and is there only where `sameNode.exchanges` asks. |
+| `container-security-context-user-group-id` | DaemonSet | The same: mounting needs user 0. |
 
 The pods say users and groups above 10000, unless `user: 0` or `sidecar.user: 0` leaves them to the platform. Operator and sidecars
 request 64Mi of the node's disk, for their logs, and the operator may use 1Gi: a container above its limit costs the pod. Nodes that keep more

@@ -138,7 +138,7 @@ async fn a_call_that_is_open_keeps_its_connection_and_the_next_one_is_closed() {
 
 #[tokio::test]
 async fn a_connection_that_stays_idle_is_closed() {
-    let scene = scene(Bounds { idle: Duration::from_millis(50), ..Bounds::default() }).await;
+    let scene = scene(Bounds { idle: Duration::from_secs(5), ..Bounds::default() }).await;
     let stream = scene.handshake(&["http/1.1"]).await;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.unwrap();

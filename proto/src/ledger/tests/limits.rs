@@ -98,7 +98,8 @@ fn tables_over_their_bytes_are_a_refusal_and_go_on_when_entries_go() {
     let no_lease = Refusal::TablesTooLarge { bytes: taken + LEASE_BYTES, limit };
     assert_eq!(s.refused(Event::Lease { by: B, id: two }), no_lease);
     assert_eq!(s.refused(Event::Name { id: one, name: spec("b", None) }), full(name("b")));
-    let together = Event::NameTogether { items: vec![(one, spec("b", None)), (two, spec("c", None))] };
+    let together =
+        Event::NameTogether { items: vec![(Some(one), spec("b", None)), (Some(two), spec("c", None))] };
     assert_eq!(s.refused(together), Refusal::TooManyNames { limit: 2 });
     assert_eq!(s.refused(Event::IssueTicket { id: one, spec: ticket(2, 1) }), full(TICKET_BYTES));
     let reserve = Event::Reserve { by: None, bytes: 0, retry: None };

@@ -81,7 +81,7 @@ fn a_list_is_in_order_and_goes_on_after_a_page() {
 }
 
 fn together(items: &[(TensorId, &str, Option<TensorId>)]) -> Event {
-    let item = |&(id, name, replaces): &(TensorId, &str, Option<TensorId>)| (id, spec(name, replaces));
+    let item = |&(id, name, replaces): &(TensorId, &str, Option<TensorId>)| (Some(id), spec(name, replaces));
     Event::NameTogether { items: items.iter().map(item).collect() }
 }
 
@@ -105,6 +105,24 @@ fn names_given_together_are_all_given_or_none() {
     let all = together(&[(first, "a", Some(old)), (second, "b", Some(other))]);
     assert_eq!(s.freeing(all), [(old, Cause::Replaced), (other, Cause::Replaced)]);
     assert_eq!((s.ledger.find("a"), s.ledger.find("b")), (Some(first), Some(second)));
+}
+
+#[test]
+fn a_name_that_no_tensor_gets_ends_in_the_step_in_which_others_are_given() {
+    let mut s = Scene::new();
+    let (old, stale) = (s.put(A, named("a")), s.put(A, named("b")));
+    let new = s.put(B, leased());
+    let step = |end: Option<TensorId>| Event::NameTogether {
+        items: vec![(Some(new), spec("a", Some(old))), (None, spec("b", end))],
+    };
+    // Somebody has given it to another tensor meanwhile: nothing changes.
+    let changed = Refusal::NameChanged { name: text("b"), now: Some(stale) };
+    assert_eq!(s.refused(step(Some(old))), changed);
+    assert_eq!((s.ledger.find("a"), s.ledger.find("b")), (Some(old), Some(stale)));
+    assert_eq!(s.freeing(step(Some(stale))), [(old, Cause::Replaced), (stale, Cause::Unnamed)]);
+    assert_eq!((s.ledger.find("a"), s.ledger.find("b")), (Some(new), None));
+    // Its place is free again.
+    s.quietly(Event::Name { id: new, name: spec("c", None) });
 }
 
 #[test]

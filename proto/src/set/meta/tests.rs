@@ -60,7 +60,9 @@ fn a_level_that_is_not_read_is_refused_by_what_is_wrong() {
         (r#"{"a": {"shape": 3, "dtype": "torch.uint8"}}"#, "a.shape", "3"),
         (r#"{"a": {"shape": [1]}}"#, "a.dtype", "null"),
         (r#"{"a": {"type": 1}}"#, "a.type", "1"),
-        (r#"{"_names": [1]}"#, "_names", "[1]"),
+        (r#"{"shape": [4], "_names": [1]}"#, "_names", "[1]"),
+        (r#"{"shape": [4], "_names": ["time", null]}"#, "_names", r#"["time",null]"#),
+        (r#"{"shape": [4], "_names": null}"#, "_names", "null"),
     ] {
         let LevelError::Field { key: at, found: what, .. } = said(text) else { panic!("{text}") };
         assert_eq!((at.as_str(), what.as_str()), (key, found));
@@ -73,6 +75,30 @@ fn a_key_that_tensordict_would_lose_is_not_written() {
         let entries = vec![(key.to_owned(), tensor(&[1], "torch.uint8"))];
         let level = Level::Tree { batch: vec![], names: None, entries };
         assert_eq!(level.write(), Err(LevelError::Reserved { key: key.to_owned() }));
+    }
+}
+
+#[test]
+fn a_tree_of_the_name_of_its_own_description_is_not_written() {
+    let level =
+        |entry| Level::Tree { batch: vec![], names: None, entries: vec![(LEVEL_META.to_owned(), entry)] };
+    let refused = level(below("TensorDict")).write();
+    assert_eq!(refused, Err(LevelError::Reserved { key: LEVEL_META.to_owned() }));
+    // The file of a tensor has an ending of its own.
+    assert!(level(tensor(&[1], "torch.uint8")).write().is_ok());
+}
+
+#[test]
+fn a_key_that_stands_twice_is_refused_whichever_a_reader_would_take() {
+    let leaf = r#"{"shape": [1], "dtype": "torch.uint8"}"#;
+    for (text, key) in [
+        (format!(r#"{{"a": {leaf}, "b": {leaf}, "a": {leaf}}}"#), "a"),
+        (format!(r#"{{"a": {leaf}, "a": {{"type": "TensorDict"}}}}"#), "a"),
+        (r#"{"shape": [4], "shape": [5]}"#.to_owned(), "shape"),
+        (r#"{"_format_version": 1, "_format_version": 2}"#.to_owned(), "_format_version"),
+        (VALUE.replace("\"_metadata\": null", "\"data\": 7"), "data"),
+    ] {
+        assert_eq!(Level::read(text.as_bytes()), Err(LevelError::KeyTwice { key: key.to_owned() }), "{text}");
     }
 }
 

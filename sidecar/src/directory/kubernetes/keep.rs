@@ -67,10 +67,12 @@ fn text(table: &PeerTable) -> String {
     for entry in table.iter() {
         let keys: Vec<_> = entry.fingerprints.iter().map(ToString::to_string).collect();
         let node = entry.node.as_deref().map(|node| format!(", node: {node:?}")).unwrap_or_default();
+        // Without it nobody would wait for it, as for one that only connects to others.
+        let awaits_ip = if entry.awaits_ip { ", awaits_ip: true" } else { "" };
         // Writing to a text never fails.
         let _ = writeln!(
             text,
-            "- {{name: {:?}, addresses: {:?}, fingerprints: {keys:?}{node}}}",
+            "- {{name: {:?}, addresses: {:?}, fingerprints: {keys:?}{node}{awaits_ip}}}",
             entry.name.as_str(),
             entry.addresses
         );
@@ -91,6 +93,7 @@ mod tests {
             addresses: vec![format!("[fd00::{i}]:9421"), "a:1".to_owned()],
             fingerprints: vec![Fingerprint([i; 32])],
             node: i.is_multiple_of(2).then(|| format!("node-{i}")),
+            awaits_ip: i.is_multiple_of(3),
         };
         PeerTable::new((0..count).map(entry).collect()).unwrap()
     }
@@ -110,6 +113,7 @@ mod tests {
             addresses: Vec::new(),
             fingerprints: vec![Fingerprint([7; 32])],
             node: None,
+            awaits_ip: false,
         };
         let contested = PeerTable::of_claims(vec![Arc::new(entry("a")), Arc::new(entry("b"))]).unwrap();
         save(&path, &contested).unwrap();

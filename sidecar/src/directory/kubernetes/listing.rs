@@ -12,8 +12,14 @@ use crate::metrics::label::{Label, LeftOut};
 /// The keys that several peers claim, with all their names.
 pub(super) type Conflicts = BTreeMap<Fingerprint, Vec<PeerName>>;
 
-/// An entry, or why there is none.
-type Listed = Result<Arc<PeerEntry>, LeftOut>;
+/// An object as it is listed.
+#[derive(Debug, PartialEq)]
+struct Listed {
+    /// Entry of the table, or why there is none.
+    entry: Result<Arc<PeerEntry>, LeftOut>,
+    /// Addresses that it says and that are not its pod's.
+    foreign: usize,
+}
 
 /// The objects of the exchange, as little of each as the table needs.
 #[derive(Debug, Default)]
@@ -27,6 +33,8 @@ pub(super) struct Listing {
 pub(super) struct Made {
     pub(super) table: PeerTable,
     pub(super) left_out: [i64; LeftOut::ALL.len()],
+    /// Addresses of peers in the table that are not their pods', and that nobody dials.
+    pub(super) foreign: usize,
 }
 
 impl Listing {
@@ -34,29 +42,26 @@ impl Listing {
     pub(super) fn set(&mut self, seen: &SeenPeer) -> bool {
         let name = &seen.metadata.name;
         let old = self.by_name.get(name);
-        let held = matches!(old, Some(Ok(_)));
-        let new = match seen.entry() {
+        let held = old.is_some_and(|old| old.entry.is_ok());
+        let entry = match seen.entry() {
             // What is above the limit costs its name alone.
             Ok(_) if !held && self.entries >= PEERS_MAX => Err(LeftOut::TooMany),
-            entry => entry,
+            entry => entry.map(Arc::new),
         };
-        let same = match (old, &new) {
-            (Some(Ok(old)), Ok(new)) => **old == *new,
-            (Some(Err(old)), Err(new)) => old == new,
-            _ => false,
-        };
-        if same {
+        let foreign = entry.as_ref().map_or(0, |_| seen.foreign_addresses());
+        let new = Listed { entry, foreign };
+        if old == Some(&new) {
             return false;
         }
-        self.entries = self.entries - usize::from(held) + usize::from(new.is_ok());
-        self.by_name.insert(name.clone(), new.map(Arc::new));
+        self.entries = self.entries - usize::from(held) + usize::from(new.entry.is_ok());
+        self.by_name.insert(name.clone(), new);
         true
     }
 
     /// An object is gone. Whether that makes a difference.
     pub(super) fn remove(&mut self, name: &str) -> bool {
         let old = self.by_name.remove(name);
-        self.entries -= usize::from(matches!(old, Some(Ok(_))));
+        self.entries -= usize::from(old.as_ref().is_some_and(|old| old.entry.is_ok()));
         old.is_some()
     }
 
@@ -73,14 +78,18 @@ impl Listing {
 /// so a sidecar that starts now and one that runs for long say the same.
 fn table_from(by_name: &BTreeMap<String, Listed>, before: &PeerTable) -> Made {
     let mut left_out = [0; LeftOut::ALL.len()];
-    by_name.values().filter_map(|listed| listed.as_ref().err()).for_each(|why| left_out[why.index()] += 1);
-    let entries = by_name.values().filter_map(|listed| listed.as_ref().ok()).cloned().collect();
+    by_name
+        .values()
+        .filter_map(|listed| listed.entry.as_ref().err())
+        .for_each(|why| left_out[why.index()] += 1);
+    let foreign = by_name.values().map(|listed| listed.foreign).sum();
+    let entries = by_name.values().filter_map(|listed| listed.entry.as_ref().ok()).cloned().collect();
     match PeerTable::of_claims(entries) {
-        Ok(table) => Made { table, left_out },
+        Ok(table) => Made { table, left_out, foreign },
         Err(errors) => {
             // Each entry is right by itself: it cannot happen, and if it does nobody is lost.
             tracing::error!(?errors, "the listed peers are no table: the last good one stays");
-            Made { table: before.clone(), left_out }
+            Made { table: before.clone(), left_out, foreign }
         }
     }
 }
@@ -126,6 +135,20 @@ mod tests {
         assert!(listing.set(&peer("c", &[4])));
         let made = listing.table(&made.table);
         assert_eq!((names(&made), made.left_out), (vec!["b", "c"], [0; LeftOut::ALL.len()]));
+    }
+
+    #[test]
+    fn addresses_that_are_not_a_pods_own_are_counted_until_they_are() {
+        let at = |ips: &[&str]| {
+            let mut peer = peer("a", &[1]);
+            peer.spec.pod_ips = Some(ips.iter().map(|&ip| ip.to_owned()).collect());
+            peer
+        };
+        let mut listing = listing(&[at(&[]), peer("b", &[2])]);
+        let made = listing.table(&PeerTable::default());
+        assert_eq!((names(&made), made.foreign), (vec!["a", "b"], 1));
+        assert!(listing.set(&at(&["10.0.0.7"])));
+        assert_eq!(listing.table(&made.table).foreign, 0);
     }
 
     #[test]

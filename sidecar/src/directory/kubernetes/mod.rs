@@ -27,8 +27,10 @@ mod watcher;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Client;
+use parking_lot::Mutex;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -38,7 +40,7 @@ pub use self::client::{ClientError, connect};
 use self::keep::{keep, load};
 use self::pace::Timing;
 use self::publish::Publisher;
-use self::watcher::Watcher;
+use self::watcher::{Outage, Watcher};
 use super::{Directory, PeerTable, PublishedOffer};
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
@@ -62,6 +64,9 @@ pub struct KubernetesDirectory {
     table: watch::Sender<Arc<PeerTable>>,
     offer: watch::Sender<Option<Arc<PublishedOffer>>>,
     refresh: Arc<Notify>,
+    outage: Arc<Mutex<Option<Outage>>>,
+    /// Time for which an outage is not told.
+    patience: Duration,
     _tasks: JoinSet<()>,
 }
 
@@ -97,9 +102,11 @@ impl KubernetesDirectory {
         }
         let publisher = Publisher::new(api.clone(), timing, Arc::clone(&metrics), owned, offered);
         tasks.spawn(threads.clone().task("directory-publish", PanicScope::Process, publisher.run()));
-        let watcher = Watcher::new(api, timing, metrics, table.clone(), own, Arc::clone(&refresh));
+        let outage = Arc::new(Mutex::new(None));
+        let (asked, seen) = (Arc::clone(&refresh), Arc::clone(&outage));
+        let watcher = Watcher::new(api, timing, metrics, table.clone(), own, asked, seen);
         tasks.spawn(threads.clone().task("directory-watch", PanicScope::Process, watcher.run()));
-        KubernetesDirectory { table, offer, refresh, _tasks: tasks }
+        KubernetesDirectory { table, offer, refresh, outage, patience: timing.outage, _tasks: tasks }
     }
 }
 
@@ -120,6 +127,10 @@ impl Directory for KubernetesDirectory {
 
     fn refresh(&self) {
         self.refresh.notify_one();
+    }
+
+    fn outage(&self) -> Option<String> {
+        self.outage.lock().as_ref().and_then(|outage| outage.told(self.patience))
     }
 }
 

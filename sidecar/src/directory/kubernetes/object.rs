@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tensorlane_proto::crd::is_at_pod;
 use tensorlane_proto::identity::Fingerprint;
 
 use super::super::{ADDRESSES_MAX, FINGERPRINTS_MAX, PeerEntry};
@@ -32,6 +33,8 @@ pub(super) struct SeenMeta {
 #[serde(default)]
 pub(super) struct SeenSpec {
     pub(super) node: Option<String>,
+    #[serde(rename = "podIPs")]
+    pub(super) pod_ips: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -62,7 +65,8 @@ fn is_of_a_pod(text: &str) -> bool {
 }
 
 impl SeenPeer {
-    /// The entry of the table.
+    /// The entry of the table. Of its addresses it has those at the pod's own IPs: a pod says what it likes, and all others
+    /// would dial it. Its key is believed whatever it says of addresses, so that it may still call others.
     ///
     /// # Errors
     /// Why it is left out: a peer that has said nothing yet, or something that is no entry.
@@ -85,10 +89,21 @@ impl SeenPeer {
         }
         Ok(PeerEntry {
             name,
-            addresses: status.addresses.clone(),
+            addresses: status.addresses.iter().filter(|one| self.is_own(one)).cloned().collect(),
             fingerprints,
             node: self.spec.node.clone(),
+            awaits_ip: self.spec.pod_ips.as_ref().is_some_and(Vec::is_empty),
         })
+    }
+
+    fn is_own(&self, address: &str) -> bool {
+        is_at_pod(address, self.spec.pod_ips.as_deref())
+    }
+
+    /// Addresses that the peer says of itself and that are not at its pod's IPs.
+    pub(super) fn foreign_addresses(&self) -> usize {
+        let said = self.status.iter().flat_map(|status| &status.addresses);
+        said.take(ADDRESSES_MAX).filter(|one| !self.is_own(one)).count()
     }
 }
 
@@ -134,6 +149,23 @@ mod tests {
     fn a_peer_that_only_calls_others_is_an_entry_without_addresses() {
         let entry = seen(&json!({"fingerprints": [key("0a"), key("0a")]})).entry().unwrap();
         assert_eq!((entry.addresses.len(), entry.fingerprints.len()), (0, 1));
+    }
+
+    #[test]
+    fn an_address_that_is_not_the_pods_own_is_dialed_by_nobody_and_the_peer_may_still_call() {
+        let said = json!({"fingerprints": [key("0a")], "addresses": ["10.0.0.1:6443", "10.0.0.7:9421", "[fd00::7]:9421"]});
+        let with = |pod_ips: Option<&[&str]>| {
+            let mut peer = seen(&said);
+            peer.spec.pod_ips = pod_ips.map(|all| all.iter().map(|&one| one.to_owned()).collect());
+            let entry = peer.entry().unwrap();
+            assert_eq!(entry.awaits_ip, pod_ips == Some(&[]));
+            (entry.addresses, peer.foreign_addresses())
+        };
+        assert_eq!(with(Some(&["10.0.0.7"])), (vec!["10.0.0.7:9421".to_owned()], 2));
+        let both = vec!["10.0.0.7:9421".to_owned(), "[fd00::7]:9421".to_owned()];
+        assert_eq!(with(Some(&["fd00::7", "10.0.0.7"])), (both, 1));
+        assert_eq!(with(Some(&[])), (Vec::new(), 3), "the pod has no address yet");
+        assert_eq!(with(None).1, 0, "an operator of an earlier release says nothing of it");
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(super) struct Timing {
     pub(super) silence: Duration,
     /// Time that a watch is asked to last; up to a quarter more, so that not all end together.
     pub(super) watch: Duration,
+    /// Time for which the source must have failed before people are told. Longer than the silence of a watch that is well, so that one
+    /// which has just begun again is not told of.
+    pub(super) outage: Duration,
     /// The shortest time between two writes.
     pub(super) write_every: Duration,
     /// The shortest time between two times that the table is kept.
@@ -41,6 +44,7 @@ impl Default for Timing {
             request: Duration::from_secs(30),
             silence: Duration::from_secs(90),
             watch: Duration::from_secs(240),
+            outage: Duration::from_secs(120),
             write_every: Duration::from_secs(1),
             keep: Duration::from_secs(5),
         }

@@ -114,6 +114,7 @@ mod tests {
             addresses: vec!["10.0.0.7:9421".to_owned()],
             fingerprints: vec![Fingerprint([1; 32]), Fingerprint([2; 32])],
             node: None,
+            awaits_ip: false,
         };
         let offer = Offer {
             peer: entry.name.clone(),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::WatchEvent;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::StreamExt;
@@ -51,8 +52,8 @@ pub(super) struct Watcher {
     /// Time at which the last whole list was begun: what is shown is never older.
     since: Instant,
     failures: u32,
-    /// The last failure that was logged.
-    told: Option<String>,
+    /// Outage that goes on.
+    outage: Arc<Mutex<Option<Outage>>>,
 }
 
 /// Step that comes after a watch.
@@ -72,6 +73,33 @@ struct Due {
     table: Option<Instant>,
 }
 
+/// Time for which the API server has listed no peers.
+pub(super) struct Outage {
+    since: Instant,
+    /// Last failure.
+    error: String,
+}
+
+impl Outage {
+    /// Notes one more failure. Whether it is another one than before.
+    fn goes_on(outage: &mut Option<Outage>, error: &str) -> bool {
+        let is_news = outage.as_ref().is_none_or(|outage| outage.error != error);
+        let since = outage.as_ref().map_or_else(Instant::now, |outage| outage.since);
+        *outage = Some(Outage { since, error: error.to_owned() });
+        is_news
+    }
+
+    /// Text for people, where it has lasted for so long.
+    pub(super) fn told(&self, least: Duration) -> Option<String> {
+        let lasted = self.since.elapsed();
+        let told = || {
+            let (lasted, error) = (crate::clock::told(Duration::from_secs(lasted.as_secs())), &self.error);
+            format!("the API server has not listed peers for {lasted}, and what was known stays: {error}")
+        };
+        (lasted >= least).then(told)
+    }
+}
+
 impl Watcher {
     pub(super) fn new(
         api: Api,
@@ -80,6 +108,7 @@ impl Watcher {
         table: watch::Sender<Arc<PeerTable>>,
         own: watch::Sender<Own>,
         refresh: Arc<Notify>,
+        outage: Arc<Mutex<Option<Outage>>>,
     ) -> Watcher {
         let listing = Listing::default();
         Watcher {
@@ -95,7 +124,7 @@ impl Watcher {
             listed: None,
             since: Instant::now(),
             failures: 0,
-            told: None,
+            outage,
         }
     }
 
@@ -279,10 +308,11 @@ impl Watcher {
     /// Makes the table of what is listed. Whether it is another one.
     fn show(&self) -> bool {
         let before = Arc::clone(&self.table.borrow());
-        let Made { table, left_out } = self.listing.table(&before);
+        let Made { table, left_out, foreign } = self.listing.table(&before);
         let metrics = &self.metrics.directory;
         metrics.peers.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
         LeftOut::ALL.iter().for_each(|why| metrics.left_out.at((*why,)).set(left_out[why.index()]));
+        metrics.foreign_addresses.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         let contested = conflicts(&table);
         metrics.contested.set(i64::try_from(contested.len()).unwrap_or(i64::MAX));
         if contested != conflicts(&before) {
@@ -299,7 +329,7 @@ impl Watcher {
     fn succeeded(&mut self) {
         self.failures = 0;
         self.metrics.directory.confirmed();
-        if self.told.take().is_some() {
+        if self.outage.lock().take().is_some() {
             tracing::info!(of = self.api.what(), "the API server lists peers again");
         }
     }
@@ -309,7 +339,7 @@ impl Watcher {
         self.failures = self.failures.saturating_add(1);
         self.metrics.directory.failed_reads.inc();
         let text = error.to_string();
-        if self.told.as_ref() != Some(&text) {
+        if Outage::goes_on(&mut self.outage.lock(), &text) {
             let peers = self.table.borrow().len();
             tracing::warn!(
                 action,
@@ -318,7 +348,6 @@ impl Watcher {
                 peers,
                 "the API server does not list peers: the last good table stays"
             );
-            self.told = Some(text);
         }
         let until = Instant::now() + self.timing.pause(self.failures, error.retry_after(), rand::random());
         loop {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_memory::{Block, Purpose, ring};
+use tensorlane_memory::{Block, Owner as Segments, Purpose, ring};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
@@ -22,13 +22,13 @@ use tensorlane_proto::wire;
 use super::super::attempts::{Attempts, REFUSED_BY, Rest};
 use super::super::lookup::There;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::super::{Done, Exchange};
+use super::super::{Done, Exchange, Queueing};
 use super::replica::ROUTE;
-use super::table::{self, Added, Party, Spec};
+use super::table::{self, Added, Effect, Party, Spec};
 use super::{Attached, LOCAL, check_reader, hosted, is_open};
 use crate::cancel::Cancel;
 use crate::session::SessionLink;
-use crate::store::{AllocRequest, whole};
+use crate::store::{AllocRequest, Claimant, whole};
 
 /// A reader on its way.
 pub(super) struct Attach {
@@ -117,6 +117,14 @@ impl Who {
                 Err(Failure::new(Reason::Unsupported, message))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// In whose share it waits for room.
+    pub(super) fn claimant(&self) -> Claimant {
+        match self {
+            Self::Session(_) | Self::Stream { .. } => Claimant::Holder(Some(Holder::Session(self.session()))),
+            Self::Peer { peer, .. } => Claimant::Peer(peer.clone()),
         }
     }
 
@@ -267,7 +275,7 @@ impl Attach {
         }
     }
 
-    /// The channel is there: what takes time is a worker's.
+    /// The channel is there: what takes time is done elsewhere.
     pub(super) fn go(self: &Arc<Self>, channel: u64) {
         self.state.lock().found = true;
         // From now on it is not the channel that is waited for.
@@ -280,26 +288,50 @@ impl Attach {
                 after.finish(Err(failure));
             }
         };
-        self.exchange.on_worker(Box::new(asked), move |_| attach.ask(channel));
+        let segments = self.who.link().map_or(Segments::Sidecar, |link| Segments::Session(link.id().0));
+        match self.exchange.store.allocate_now(segments, Purpose::Put, ring::CURSOR_BYTES) {
+            Some(cursor) => {
+                self.exchange.on_worker(Box::new(asked), move |_| attach.ask(channel, cursor));
+            }
+            None => {
+                let (deadline, cancel) = (Instant::now() + self.deadline, Some(self.cancel.clone()));
+                let queueing =
+                    Queueing { claimant: self.who.claimant(), purpose: Purpose::Put, deadline, cancel };
+                self.exchange.on_waiter(queueing, Box::new(asked), move |_| {
+                    attach.check(channel)?;
+                    let cursor = attach.room(deadline)?;
+                    attach.ask(channel, cursor)
+                });
+            }
+        }
     }
 
-    /// Makes the cursor and tells the writer of it.
-    fn ask(self: &Arc<Self>, channel: u64) -> Result<(), Failure> {
-        let exchange = &self.exchange;
-        exchange.end_detached_of_leaving();
-        if let Some(channel) = exchange.channels.table.lock().channel(channel) {
+    /// Checks that the channel may be read, if it is there still.
+    fn check(&self, channel: u64) -> Result<(), Failure> {
+        self.exchange.end_detached_of_leaving();
+        if let Some(channel) = self.exchange.channels.table.lock().channel(channel) {
             check_reader(&channel.spec, self.hold, self.takes_gaps)?;
             self.who.check(&channel.spec)?;
         }
-        let until = Instant::now() + self.deadline;
-        let alloc = AllocRequest {
+        Ok(())
+    }
+
+    /// Room for the cursor. Blocks: for waiters.
+    fn room(&self, deadline: Instant) -> Result<Block, Failure> {
+        self.exchange.store.allocate(&AllocRequest {
             writer: self.who.link(),
+            claimant: &self.who.claimant(),
             purpose: Purpose::Put,
             bytes: ring::CURSOR_BYTES,
-            deadline: until,
+            deadline,
             cancel: &self.cancel,
-        };
-        let cursor = exchange.store.allocate(&alloc)?;
+        })
+    }
+
+    /// Formats the cursor and tells the writer of it.
+    fn ask(self: &Arc<Self>, channel: u64, cursor: Block) -> Result<(), Failure> {
+        let exchange = &self.exchange;
+        self.check(channel)?;
         ring::format_cursor(&cursor).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         let (added, spec, writer, ring) = {
             let mut table = exchange.channels.table.lock();
@@ -361,7 +393,14 @@ impl Attach {
         match told {
             Ok(()) => {
                 state.asked = Some(asked);
-                Ok(())
+                drop(state);
+                if exchange.channels.table.lock().is_there(added.reader) {
+                    return Ok(());
+                }
+                // Its session ended before, and that was told first: the writer has a reader in its list that nobody is.
+                let Added { reader, writer, key } = *added;
+                exchange.carry_out(vec![Effect::TellGone { writer, key, reader }]);
+                Err(table::ended())
             }
             Err(failure) => {
                 drop(state);

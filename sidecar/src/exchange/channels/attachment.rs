@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   on, turn 1 ──lost──> away ──resume──> on, turn 2 ── ..        over <── left, close, or away for the grace
-//!        └─────────────────resume──────────┘
+//!        └─────────────────resume──────────┘                                or an end that is not confirmed for the grace
 //! ```
 //! Each connection is a *turn*. The other end may come back before this one has noticed that it was away: then the turn before is over,
 //! and whatever is still said in it is nothing.
@@ -22,6 +22,8 @@ pub(super) struct Attachment {
     resumes: bool,
     turn: u64,
     standing: Standing,
+    /// Moment until which the end that was sent in this turn is to be confirmed; none where none was sent.
+    confirmed_by: Option<Instant>,
 }
 
 /// State of an attachment.
@@ -40,7 +42,7 @@ pub(super) enum Standing {
 impl Attachment {
     /// An attachment in its first turn.
     pub(super) fn new(window: Window, resumes: bool) -> Self {
-        Self { window, resumes, turn: 1, standing: Standing::On(1) }
+        Self { window, resumes, turn: 1, standing: Standing::On(1), confirmed_by: None }
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -79,11 +81,29 @@ impl Attachment {
         self.standing = Standing::Over;
     }
 
-    /// Ends it if it is waited for no longer.
-    pub(super) fn expire(&mut self, now: Instant) {
-        if matches!(self.standing, Standing::Away(until) if until <= now) {
+    /// The end was sent in a turn: the other end leaves once it has that, until then.
+    pub(super) fn finished(&mut self, turn: u64, until: Instant) {
+        if self.is_on(turn) {
+            self.confirmed_by = Some(until);
+        }
+    }
+
+    /// Moment at which it ends by itself, if nothing is heard of the other end.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        match self.standing {
+            Standing::Away(until) => Some(until),
+            Standing::On(_) => self.confirmed_by,
+            Standing::Over => None,
+        }
+    }
+
+    /// Ends it if it is waited for no longer. Returns whether it ended so.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let expired = self.expires().is_some_and(|until| until <= now);
+        if expired {
             self.standing = Standing::Over;
         }
+        expired
     }
 
     /// The other end is back on another connection, and goes on with that sequence. Returns the turn.
@@ -97,7 +117,7 @@ impl Attachment {
         }
         self.window.resume(next)?;
         self.turn += 1;
-        self.standing = Standing::On(self.turn);
+        (self.standing, self.confirmed_by) = (Standing::On(self.turn), None);
         Ok(self.turn)
     }
 }
@@ -127,7 +147,7 @@ mod tests {
         let until = now + Duration::from_secs(10);
         attachment.lost(1, until);
         assert_eq!(attachment.standing(), Standing::Away(until));
-        attachment.expire(now);
+        assert!(!attachment.expire(now));
         assert_eq!(attachment.resume(2, now), Ok(2));
         assert!(attachment.is_on(2) && !attachment.is_on(1) && !attachment.window.may_begin(false));
         attachment.lost(2, until);
@@ -147,6 +167,24 @@ mod tests {
         assert!(attachment.window.may_begin(false));
         attachment.left(2);
         assert_eq!(attachment.resume(1, now), Err(Misuse));
+    }
+
+    #[test]
+    fn an_end_that_is_not_confirmed_is_waited_for_until_its_time_is_over() {
+        let (mut attachment, now) = (attachment(true), Instant::now());
+        let until = now + Duration::from_secs(10);
+        assert_eq!(attachment.expires(), None, "messages may take any time");
+        attachment.finished(2, now);
+        assert_eq!(attachment.expires(), None, "another turn");
+        attachment.finished(1, until);
+        assert!(!attachment.expire(now) && attachment.is_on(1));
+        // Another turn has its own end.
+        assert_eq!(attachment.resume(2, now), Ok(2));
+        assert_eq!(attachment.expires(), None);
+        attachment.finished(2, until);
+        assert!(attachment.expire(until));
+        assert_eq!((attachment.standing(), attachment.expires()), (Standing::Over, None));
+        assert_eq!(attachment.resume(2, until), Err(Misuse));
     }
 
     #[test]

@@ -11,17 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorlane_memory::Block;
 use tensorlane_memory::ring::{RingCloser, RingReader, RingReaders, RingWriter};
+use tensorlane_memory::{Block, Purpose};
+use tensorlane_proto::channel::check_expected;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::SessionId;
+use tensorlane_proto::ledger::{Holder, SessionId};
 
 use super::attach::Who;
 use super::table::{self, Party, Spec};
 use super::{Attached, Channels, enter_cursor, first_of, own_spec, relay, spec_message};
 use crate::cancel::Cancel;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Queueing};
+use crate::store::Claimant;
 
 /// Streams have numbers from here on where sessions have theirs. Those of peers come behind them.
 const FIRST: u64 = 1 << 62;
@@ -110,7 +112,8 @@ impl Exchange {
         let writer = Party { session: self.channels.next_stream(), client };
         let checked = own_spec(open.spec.as_ref(), open.readers.as_ref()).and_then(|made| {
             check_eviction(&made.0, open.evict_after_ms)?;
-            self.channels.table.lock().check_create(writer.session, &made.0.name)?;
+            check_expected(open.expect_readers, made.0.readers_max)?;
+            self.channels.table.lock().check_create(writer.session, &made.0)?;
             Ok(made)
         });
         let (spec, shape) = match checked {
@@ -118,9 +121,16 @@ impl Exchange {
             Err(failure) => return done(Err(failure)),
         };
         let (deadline, evict_after) = (self.deadline(open.deadline_ms), open.evict_after_ms);
-        self.on_worker(Box::new(done), move |exchange| {
+        let claimant = Claimant::Holder(Some(Holder::Session(writer.session)));
+        let queueing = Queueing {
+            claimant: claimant.clone(),
+            purpose: Purpose::Put,
+            deadline,
+            cancel: Some(cancel.clone()),
+        };
+        self.on_waiter(queueing, Box::new(done), move |exchange| {
             let session = writer.session;
-            let ring = exchange.allocate_ring(None, shape, deadline, &cancel)?;
+            let ring = exchange.allocate_ring(None, shape, (&claimant, deadline, &cancel))?;
             let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
             let mut writing = RingWriter::of_block(&ring, shape, 0).map_err(|error| internal(&error))?;
             if evict_after > 0 {
@@ -205,6 +215,7 @@ impl HostedWriter {
 
     /// Evicts a reader of a channel that is made for it. One that is not its own, or has gone, is nothing.
     pub fn evict(&self, reader: u64) {
+        self.readers.evict(reader);
         self.exchange.channel_evict(self.session, reader);
     }
 

@@ -7,6 +7,7 @@
 //! - [`credit`]: what may be on its way between the two. Pure.
 //! - [`attachment`]: one connection after the other between the two. Pure.
 //! - [`hosted`]: a program without maps, for which this sidecar writes or reads.
+//! - [`lists`]: the bound of what is told of channels at once. Pure.
 //!
 //! The sidecar makes every ring and cursor and keeps a map of each. So it says in them who has died, and wakes whoever waits
 //! for the dead.
@@ -15,6 +16,7 @@ mod attach;
 mod attachment;
 mod credit;
 mod hosted;
+mod lists;
 mod relay;
 mod replica;
 mod table;
@@ -26,9 +28,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use prost::Message as _;
 use tensorlane_memory::ring::{self, First, Policy, RingReaders, RingShape, RingState};
 use tensorlane_memory::{Block, Purpose, Watch, passing};
 use tensorlane_proto::allowed::AllowedPeers;
+use tensorlane_proto::channel::READERS_MAX;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
@@ -38,14 +42,15 @@ use tensorlane_proto::ledger::{SessionId, TensorName};
 use self::attach::{Attach, Who};
 use self::hosted::HostedReaders;
 pub use self::hosted::{HostedReader, HostedWriter};
+use self::lists::{LISTS_BYTES_MAX, ListRoom};
 use self::relay::Relay;
 use self::replica::Replicas;
-use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
+use self::table::{Channel, Effect, Party, Spec, Standing, Table};
 use super::names::tensor_name;
 use super::{Caller, Exchange, session_required};
 use crate::cancel::Cancel;
 use crate::session::SessionLink;
-use crate::store::{AllocRequest, whole};
+use crate::store::{AllocRequest, Claimant, whole};
 
 /// The way of messages in a pod: a map of the ring.
 const LOCAL: &str = "local";
@@ -163,7 +168,7 @@ impl Exchange {
     ) {
         let checked = self.channel_caller(&caller).and_then(|link| {
             let (spec, shape) = own_spec(request.spec.as_ref(), request.readers.as_ref())?;
-            self.channels.table.lock().check_create(link.id(), &spec.name)?;
+            self.channels.table.lock().check_create(link.id(), &spec)?;
             Ok((link, spec, shape))
         });
         let (link, spec, shape) = match checked {
@@ -171,8 +176,10 @@ impl Exchange {
             Err(failure) => return done(Err(failure)),
         };
         let (deadline, key) = (self.deadline(request.deadline_ms), request.key);
-        self.on_worker(Box::new(done), move |exchange| {
-            let ring = exchange.allocate_ring(Some(&link), shape, deadline, &caller.cancel)?;
+        let queueing = caller.queueing(Purpose::Put, deadline);
+        self.on_waiter(queueing, Box::new(done), move |exchange| {
+            let waits = (&caller.claimant(), deadline, &caller.cancel);
+            let ring = exchange.allocate_ring(Some(&link), shape, waits)?;
             let policy = spec.policy;
             let writer = Party { session: link.id(), client: Arc::clone(link.client()) };
             let channel = exchange.enter_channel(writer, key, spec, ring.clone())?;
@@ -190,12 +197,12 @@ impl Exchange {
         &self,
         writer: Option<&Arc<SessionLink>>,
         shape: RingShape,
-        deadline: Instant,
-        cancel: &Cancel,
+        (claimant, deadline, cancel): (&Claimant, Instant, &Cancel),
     ) -> Result<Block, Failure> {
         self.end_detached_of_leaving();
         let (purpose, bytes) = (Purpose::Put, shape.bytes());
-        let ring = self.store.allocate(&AllocRequest { writer, purpose, bytes, deadline, cancel })?;
+        let ring =
+            self.store.allocate(&AllocRequest { writer, claimant, purpose, bytes, deadline, cancel })?;
         ring::format_ring(&ring, shape).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         Ok(ring)
     }
@@ -312,7 +319,8 @@ impl Exchange {
         }
     }
 
-    /// Channels whose names begin with the prefix, as they are now.
+    /// Channels whose names begin with the prefix, as they are now: all of them, with as many of their readers and patterns as have
+    /// room in one answer. A channel of just this name comes first, and so has its lists told.
     pub fn channel_stat(&self, request: &v1::ChannelStatRequest) -> v1::ChannelStatResponse {
         let relays = self.channels.relays.lock().clone();
         let is_away = |relay: &Weak<Relay>| relay.upgrade().is_some_and(|relay| relay.is_away());
@@ -321,13 +329,15 @@ impl Exchange {
         // Channels and readers have their numbers together.
         away.extend(self.channels.replicas.lock().away());
         let table = self.channels.table.lock();
-        let wanted =
+        let is_wanted =
             |(_, channel): &(u64, &Channel<Block>)| channel.spec.name.as_str().starts_with(&request.prefix);
-        let numbered = table.numbered().filter(wanted);
-        let mut channels: Vec<v1::ChannelStatus> =
-            numbered.map(|(number, channel)| status(number, channel, &away)).collect();
-        channels.sort_by(|a, b| name_of(a).cmp(name_of(b)));
-        v1::ChannelStatResponse { channels }
+        let mut wanted: Vec<(u64, &Channel<Block>)> = table.numbered().filter(is_wanted).collect();
+        wanted.sort_by_key(|&(_, channel)| {
+            (channel.spec.name.as_str(), channel.peer.as_ref().map(PeerName::as_str))
+        });
+        let mut room = ListRoom::of(LISTS_BYTES_MAX);
+        let told = wanted.into_iter().map(|(number, channel)| status(number, channel, &away, &mut room));
+        v1::ChannelStatResponse { channels: told.collect() }
     }
 
     /// Numbers of channels, for telling people.
@@ -339,7 +349,7 @@ impl Exchange {
         let own = |channel: &&Channel<Block>| channel.peer.is_none();
         let open = table.channels().filter(own).filter(|channel| channel.writer.is_some());
         let mut dropped = self.channels.dropped.each_ref().map(|ended| ended.load(Ordering::Relaxed));
-        for channel in table.channels().filter(|channel| channel.spec.policy.drops()) {
+        for channel in table.channels() {
             let sum = &mut dropped[channel.spec.policy as usize];
             for reader in channel.readers.values().filter(|reader| reader.standing == Standing::Attached) {
                 *sum = sum.saturating_add(ring::inspect_cursor(&reader.cursor).dropped);
@@ -454,10 +464,8 @@ impl Exchange {
                 Effect::EndRing(ring) => ring::mark_lost(&ring),
                 Effect::EndCursor(cursor, policy) => {
                     ring::mark_gone(&cursor);
-                    if policy.drops() {
-                        let dropped = ring::inspect_cursor(&cursor).dropped;
-                        add(&self.channels.dropped[policy as usize], dropped);
-                    }
+                    let dropped = ring::inspect_cursor(&cursor).dropped;
+                    add(&self.channels.dropped[policy as usize], dropped);
                 }
                 Effect::Pin { session, ring } => self.store.pin(session, vec![ring]),
                 Effect::Refuse { reader } => {
@@ -605,12 +613,14 @@ fn check_reader(spec: &Spec, hold: u32, takes_gaps: bool) -> Result<(), Failure>
         .with("most", most))
 }
 
-fn name_of(status: &v1::ChannelStatus) -> &str {
-    status.spec.as_ref().map_or("", |spec| &spec.name)
-}
-
-/// A channel as it is told. `away` are the numbers of channels and readers whose connection is lost, and waited for.
-fn status(number: u64, channel: &Channel<Block>, away: &HashSet<u64>) -> v1::ChannelStatus {
+/// A channel as it is told, with the lists that have room. `away` are the numbers of channels and readers whose connection is lost, and
+/// waited for.
+fn status(
+    number: u64,
+    channel: &Channel<Block>,
+    away: &HashSet<u64>,
+    room: &mut ListRoom,
+) -> v1::ChannelStatus {
     let now = ring::inspect_ring(&channel.ring);
     let readers = channel.readers.iter().filter(|(_, reader)| reader.standing.has_cursor());
     let readers = readers.map(|(number, reader)| {
@@ -626,16 +636,26 @@ fn status(number: u64, channel: &Channel<Block>, away: &HashSet<u64>) -> v1::Cha
             away: away.contains(number),
         }
     });
+    let (readers, readers_left_out) = room.take(readers, v1::ChannelReaderStatus::encoded_len);
+    let (allowed, allowed_left_out) = match &channel.spec.allowed {
+        AllowedPeers::All => (None, 0),
+        AllowedPeers::Only(patterns) => {
+            let (patterns, left_out) = room.take(patterns.iter(), |pattern| pattern.len());
+            (Some(v1::PeerPatterns { patterns: patterns.into_iter().cloned().collect() }), left_out)
+        }
+    };
     v1::ChannelStatus {
         spec: Some(spec_message(&channel.spec)),
         writer: channel.writer.as_ref().map(|(party, _)| party.client.to_string()).unwrap_or_default(),
         written: now.head,
         finished: now.state == Some(RingState::Finished),
-        readers: readers.collect(),
+        readers,
         bytes: channel.ring.len(),
         peer: channel.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         route: if channel.peer.is_some() { replica::ROUTE } else { "" }.to_owned(),
-        allowed: channel.spec.allowed.message(),
+        allowed,
         away: away.contains(&number),
+        readers_left_out,
+        allowed_left_out,
     }
 }

@@ -6,19 +6,22 @@
 //! has the message, so the writer waits for the peer once the peer has no place either. A peer of an earlier release says nothing of
 //! that: what is on the connection is given back.
 //!
+//! An end is waited for until the peer has confirmed it, for the grace of leases at most: then the ring and the thread are free again.
+//!
 //! In a channel that drops nobody waits: a message is read when the peer has a place for it, so that it is the newest then, or the
 //! oldest that is there. What was dropped meanwhile shows in its sequence.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorlane_memory::ring::{self, Deadline, Mark, Message, Read, ReadError, RingCloser, RingReader};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{CHANNEL_PIECE_MAX, PEER_CHANNELS_MAX};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::SessionId;
 
 use super::super::names::tensor_name;
@@ -28,12 +31,16 @@ use super::credit::Window;
 use super::{Attached, spec_message};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
+use crate::metrics::label::PanicScope;
 use crate::peer::{
     AttachedHere, ChannelLine, ChannelSource, Misuse, OutgoingMessages, PeerKey, TellAttached,
 };
 
 /// Readers that are other peers have numbers from here on where sessions have theirs.
 const FIRST: u64 = 1 << 63;
+/// Channels of this peer that all others read together, at most, those included whose connection is lost. Each costs a thread, up to
+/// 4 MiB on their way, and the ring for as long as it is read.
+const RELAYS_MAX: usize = 1_024;
 
 /// Number of a reader that is another peer.
 pub(super) fn session(number: u64) -> SessionId {
@@ -110,10 +117,11 @@ impl Exchange {
         let done = move |outcome: Result<Attached, Failure>| {
             let relayed = outcome.and_then(|attached| {
                 let relay = Relay::begin(&exchange, (session, &peer, resumes), &attached);
-                let (relay, here) = relay.inspect_err(|_| {
+                // Others may have come since it was looked at.
+                let entered = relay.and_then(|made| exchange.enter_relay(attached.reader, made));
+                let (relay, here) = entered.inspect_err(|_| {
                     exchange.end_reader(session, attached.reader, false);
                 })?;
-                exchange.channels.relays.lock().insert(attached.reader, Arc::downgrade(&relay));
                 if ring::inspect_cursor(&attached.cursor).evicted {
                     // Before it could be told.
                     relay.evict();
@@ -134,12 +142,21 @@ impl Exchange {
 
     /// Checks that a peer may read one channel more, with those that wait until it is back.
     fn check_relays(&self, peer: &PeerKey) -> Result<(), Failure> {
-        let count = self.relays().iter().filter(|relay| relay.is_of(peer)).count();
-        if count < PEER_CHANNELS_MAX {
-            return Ok(());
-        }
-        let message = format!("{} reads {count} channels of this peer already; end some first", peer.name);
-        Err(Failure::new(Reason::LimitExceeded, message).with("most", PEER_CHANNELS_MAX))
+        check_relays(&self.relays(), peer)
+    }
+
+    /// Enters a relay that was made, if there may be one more.
+    fn enter_relay(
+        &self,
+        reader: u64,
+        (relay, here): (Arc<Relay>, AttachedHere),
+    ) -> Result<(Arc<Relay>, AttachedHere), Failure> {
+        let mut relays = self.channels.relays.lock();
+        let there: Vec<Arc<Relay>> = relays.values().filter_map(Weak::upgrade).collect();
+        check_relays(&there, &relay.peer)?;
+        relays.insert(reader, Arc::downgrade(&relay));
+        drop(relays);
+        Ok((relay, here))
     }
 
     fn relays(&self) -> Vec<Arc<Relay>> {
@@ -378,45 +395,70 @@ impl Relay {
     fn next_turn(&self, turn: u64) -> Option<(u64, ChannelLine, u64)> {
         let mut state = self.state.lock();
         loop {
-            state.attachment.expire(Instant::now());
+            if state.attachment.expire(Instant::now()) {
+                let (peer, reader) = (&self.peer.name, self.reader);
+                tracing::warn!(%peer, reader, "a peer that reads a channel did not come back, or confirm its end, in time");
+            }
             match state.attachment.standing() {
                 Standing::Over => return None,
-                Standing::Away(until) => {
+                Standing::On(now) if now > turn => {
+                    if let Some(line) = taken(&mut state, now) {
+                        return Some((now, line, state.attachment.window.received()));
+                    }
+                }
+                // The peer is away. Or its connection has ended, and this end has not heard; or it is about to leave.
+                Standing::Away(_) | Standing::On(_) => {}
+            }
+            match state.attachment.expires() {
+                Some(until) => {
                     self.changed.wait_until(&mut state, until);
                 }
-                Standing::On(now) if now > turn => match taken(&mut state, now) {
-                    Some(line) => return Some((now, line, state.attachment.window.received())),
-                    None => self.changed.wait(&mut state),
-                },
-                // Its connection has ended, and this end has not heard; or the peer is about to leave.
-                Standing::On(_) => self.changed.wait(&mut state),
+                None => self.changed.wait(&mut state),
             }
         }
     }
 
-    /// Sends everything, in one turn after the other. A peer that can come back has its end when it says so.
-    fn run(&self, line: &ChannelLine) {
-        let Some(mut ring) = self.ring.lock().take() else { return };
+    /// Time that a peer has to come back, or to confirm an end.
+    fn grace(&self) -> Duration {
+        self.exchange.upgrade().map(|exchange| exchange.store.lease_grace()).unwrap_or_default()
+    }
+
+    /// Sends everything, in one turn after the other, beginning on this connection; how it was, where that is still to be said. A peer
+    /// that can come back has its end when it says so.
+    fn turns(&self, mut ring: RingReader, line: &mut ChannelLine) -> Option<v1::PeerChannelEnd> {
         let mut marks = VecDeque::from([ring.mark()]);
-        let (mut turn, mut line) = (1, line.clone());
-        let last = loop {
-            let end = self.send_all((turn, &line), &mut ring, &mut marks);
+        let mut turn = 1;
+        loop {
+            let end = self.send_all((turn, &*line), &mut ring, &mut marks);
             if self.message.attachment == 0 {
-                break end;
+                return end;
             }
             if let Some(end) = &end {
                 line.finish(end);
+                let until = Instant::now() + self.grace();
+                self.state.lock().attachment.finished(turn, until);
             }
-            let Some((next_turn, next_line, next)) = self.next_turn(turn) else { break None };
+            let (next_turn, next_line, next) = self.next_turn(turn)?;
             while marks.len() > 1 && marks.back().is_some_and(|mark| mark.next > next) {
                 marks.pop_back();
             }
             if let Some(mark) = marks.back() {
                 ring.go_back(*mark);
             }
-            (turn, line) = (next_turn, next_line);
-        };
-        drop(ring);
+            (turn, *line) = (next_turn, next_line);
+        }
+    }
+
+    /// Sends everything and ends the reader. Where that breaks off, the peer hears that nothing more comes.
+    fn run(&self, line: &ChannelLine) {
+        let Some(ring) = self.ring.lock().take() else { return };
+        let threads = self.exchange.upgrade().map(|exchange| exchange.threads().clone()).unwrap_or_default();
+        let mut line = line.clone();
+        let sent = threads.caught("tl-channel-out", PanicScope::Connection, || {
+            threads.point("pump");
+            self.turns(ring, &mut line)
+        });
+        let last = sent.unwrap_or_else(|| Some(end(v1::PeerChannelOutcome::Lost, 0)));
         if let Some(exchange) = self.exchange.upgrade() {
             exchange.end_reader(self.session, self.reader, false);
         }
@@ -434,6 +476,27 @@ impl Relay {
             left.over();
         }
     }
+}
+
+/// Checks that a peer may read one channel more beside these.
+fn check_relays(relays: &[Arc<Relay>], peer: &PeerKey) -> Result<(), Failure> {
+    check_counts(&peer.name, relays.iter().filter(|relay| relay.is_of(peer)).count(), relays.len())
+}
+
+/// Checks that a peer that reads so many channels of this one may read one more, where all others read so many.
+fn check_counts(peer: &PeerName, its: usize, all: usize) -> Result<(), Failure> {
+    let (what, most) = if its >= PEER_CHANNELS_MAX {
+        (
+            format!("{peer} reads {its} channels of this peer already, at most {PEER_CHANNELS_MAX}"),
+            PEER_CHANNELS_MAX,
+        )
+    } else if all >= RELAYS_MAX {
+        (format!("other peers read {all} channels of this peer already, at most {RELAYS_MAX}"), RELAYS_MAX)
+    } else {
+        return Ok(());
+    };
+    let message = format!("{what}; end some first, or send several in one");
+    Err(Failure::new(Reason::LimitExceeded, message).with("most", most))
 }
 
 /// The connection of a turn, if it is there.
@@ -476,8 +539,7 @@ impl ChannelSource for Turn {
     }
 
     fn lost(&self) {
-        let grace = self.relay.exchange.upgrade().map(|exchange| exchange.store.lease_grace());
-        let until = Instant::now() + grace.unwrap_or_default();
+        let until = Instant::now() + self.relay.grace();
         self.relay.change(|state| state.attachment.lost(self.number, until));
     }
 
@@ -497,5 +559,29 @@ impl ChannelSource for Turn {
 
     fn pump(&self, line: &ChannelLine) {
         self.relay.run(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_that_peers_read_have_a_bound_for_each_peer_and_one_for_all() {
+        let peer: PeerName = "reader-0".parse().unwrap();
+        let counts = |its, all| check_counts(&peer, its, all).map_err(|failure| failure.message);
+        assert_eq!(counts(PEER_CHANNELS_MAX - 1, RELAYS_MAX - 1), Ok(()));
+        let its = counts(PEER_CHANNELS_MAX, PEER_CHANNELS_MAX).unwrap_err();
+        assert!(
+            its.contains("reader-0 reads 64 channels") && its.contains("at most 64; end some first"),
+            "{its}"
+        );
+        let all = counts(0, RELAYS_MAX).unwrap_err();
+        assert!(
+            all.contains("other peers read 1024 channels") && all.contains("at most 1024; end some"),
+            "{all}"
+        );
+        let refused = check_counts(&peer, 0, RELAYS_MAX).unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("1024")));
     }
 }

@@ -26,8 +26,10 @@ use super::credit::Arrivals;
 use super::table::{self, Party, Spec};
 use super::{Attached, enter_cursor, first_of, shape_of};
 use crate::cancel::Cancel;
-use crate::exchange::{Done, Exchange};
+use crate::exchange::{Done, Exchange, Queueing};
+use crate::metrics::label::PanicScope;
 use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse, PeerKey};
+use crate::session::client_name;
 use crate::store::AllocRequest;
 
 /// Writer of all replicas, where channels of this peer have a session.
@@ -91,6 +93,8 @@ struct State {
     /// The connection is lost, and waited for.
     away: bool,
     over: bool,
+    /// Over because the writer has evicted this peer.
+    evicted: bool,
 }
 
 /// A reader that is being attached to a replica, which does not end meanwhile. Dropped, it is attached or never will be.
@@ -107,6 +111,15 @@ pub(super) struct Wanted {
     pub(super) hold: u32,
     pub(super) takes_gaps: bool,
     pub(super) until: Instant,
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    fn queueing(&self, purpose: Purpose) -> Queueing {
+        let (claimant, cancel) = (self.who.claimant(), Some(self.cancel.clone()));
+        Queueing { claimant, purpose, deadline: self.until, cancel }
+    }
 }
 
 // === impl Replicas ===
@@ -147,7 +160,7 @@ impl Exchange {
         let (from, hold, takes_gaps) = (request.from(), request.hold, request.takes_gaps);
         let wanted = Wanted { who, cancel, from, hold, takes_gaps, until };
         if let Some(joining) = self.join_replica(&place) {
-            return self.on_worker(done, move |_| joining.attach(&wanted));
+            return self.on_waiter(wanted.queueing(Purpose::Put), done, move |_| joining.attach(&wanted));
         }
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let message = v1::PeerChannelAttach {
@@ -161,7 +174,10 @@ impl Exchange {
         };
         let (exchange, peer) = (Arc::clone(self), place.0.clone());
         let call = peers.attach_channel(&peer, message, until, move |outcome| match outcome {
-            Ok(there) => exchange.on_worker(done, move |exchange| open(exchange, place, &there, &wanted)),
+            Ok(there) => {
+                let queueing = wanted.queueing(Purpose::Pull);
+                exchange.on_waiter(queueing, done, move |exchange| open(exchange, place, &there, &wanted));
+            }
             Err(failure) => done(Err(failure)),
         });
         leaves.on_cancel(Arc::new(move || call.cancel()));
@@ -217,16 +233,7 @@ fn open(
         let what = format!("the channel is at message {first}; at most {FIRST_MAX} can be counted from");
         return Err(Failure::new(Reason::LimitExceeded, what).with("first", first));
     }
-    let Wanted { cancel, until, .. } = wanted;
-    let alloc =
-        AllocRequest { writer: None, purpose: Purpose::Pull, bytes: shape.bytes(), deadline: *until, cancel };
-    let ring = exchange.store.allocate(&alloc).map_err(|mut failure| {
-        failure.message.push_str(&format!(
-            "; a channel of {} slots of {} bytes is read through a ring of as many in this pod's arena, for all its readers together",
-            spec.slots, spec.slot_bytes
-        ));
-        failure
-    })?;
+    let ring = ring_of(exchange, wanted, &spec, shape.bytes())?;
     ring::format_replica(&ring, shape, first).map_err(|error| internal(&error))?;
     let writing = RingWriter::of_block(&ring, shape, first).map_err(|error| internal(&error))?;
     let replica = {
@@ -239,7 +246,7 @@ fn open(
         }
         replicas.last += 1;
         let number = replicas.last;
-        let party = Party { session: WRITER, client: Arc::from(message.writer.as_str()) };
+        let party = writer_of(message);
         let writer = Arc::clone(&party.client);
         let made = exchange.channels.table.lock().create_replica(
             party,
@@ -280,23 +287,7 @@ fn open(
         // It had no other reader, and has ended as unused.
         return attached;
     }
-    let sink: Arc<dyn ChannelSink> = Arc::clone(&replica) as Arc<dyn ChannelSink>;
-    let tending = Arc::clone(&replica);
-    let begun = line.listen(&sink).and_then(|()| {
-        if replica.spec.policy.drops() {
-            // Nobody waits for its readers: what has landed makes room.
-            replica.inbox.lock().grant(first);
-            return Ok(());
-        }
-        match line.spawn("tl-channel-in", move || tending.tend()) {
-            true => Ok(()),
-            false => {
-                let message = "no thread for a channel of another peer; retry later";
-                Err(Failure::new(Reason::LimitExceeded, message))
-            }
-        }
-    });
-    if let Err(failure) = begun {
+    if let Err(failure) = replica.begin_to_listen(line, first) {
         replica.end(exchange, None);
         line.leave();
         if let Ok(attached) = &attached {
@@ -305,6 +296,30 @@ fn open(
         return Err(failure);
     }
     attached.map(|attached| Attached { missed: message.missed, ..attached })
+}
+
+/// Memory for the ring of a replica, in the sidecar's own segments.
+fn ring_of(exchange: &Exchange, wanted: &Wanted, spec: &Spec, bytes: u64) -> Result<Block, Failure> {
+    let alloc = AllocRequest {
+        writer: None,
+        claimant: &wanted.who.claimant(),
+        purpose: Purpose::Pull,
+        bytes,
+        deadline: wanted.until,
+        cancel: &wanted.cancel,
+    };
+    exchange.store.allocate(&alloc).map_err(|mut failure| {
+        failure.message.push_str(&format!(
+            "; a channel of {} slots of {} bytes is read through a ring of as many in this pod's arena, for all its readers together",
+            spec.slots, spec.slot_bytes
+        ));
+        failure
+    })
+}
+
+/// The writer as its peer says it: as short as the clients of this pod are, whatever that peer says.
+fn writer_of(message: &v1::PeerChannelAttached) -> Party {
+    Party { session: WRITER, client: client_name(&message.writer) }
 }
 
 // === impl Joining ===
@@ -332,6 +347,25 @@ impl Drop for Joining {
 // === impl Replica ===
 
 impl Replica {
+    /// Takes what comes from now on. A thread gives credit, unless the channel drops.
+    fn begin_to_listen(self: &Arc<Self>, line: &ChannelLine, first: u64) -> Result<(), Failure> {
+        let sink: Arc<dyn ChannelSink> = Arc::clone(self) as Arc<dyn ChannelSink>;
+        line.listen(&sink)?;
+        if self.spec.policy.drops() {
+            // Nobody waits for its readers: what has landed makes room.
+            self.inbox.lock().grant(first);
+            return Ok(());
+        }
+        let tending = Arc::clone(self);
+        match line.spawn("tl-channel-in", move || tending.tend_to_end()) {
+            true => Ok(()),
+            false => {
+                let message = "no thread for a channel of another peer; retry later";
+                Err(Failure::new(Reason::LimitExceeded, message))
+            }
+        }
+    }
+
     fn add_reader(
         &self,
         exchange: &Arc<Exchange>,
@@ -341,9 +375,14 @@ impl Replica {
         exchange.end_detached_of_leaving();
         let Wanted { who, cancel, until, hold, takes_gaps, .. } = wanted;
         super::check_reader(&self.spec, *hold, *takes_gaps)?;
-        let bytes = ring::CURSOR_BYTES;
-        let alloc =
-            AllocRequest { writer: who.link(), purpose: Purpose::Put, bytes, deadline: *until, cancel };
+        let alloc = AllocRequest {
+            writer: who.link(),
+            claimant: &who.claimant(),
+            purpose: Purpose::Put,
+            bytes: ring::CURSOR_BYTES,
+            deadline: *until,
+            cancel,
+        };
         let cursor = exchange.store.allocate(&alloc)?;
         let internal = |error: ring::RingError| Failure::new(Reason::Internal, error.to_string());
         ring::format_cursor(&cursor).map_err(internal)?;
@@ -352,8 +391,16 @@ impl Replica {
             let ready = exchange.channels.table.lock().ready(WRITER, added.reader);
             if ready { Ok(entered) } else { Err(table::ended()) }
         });
-        let (first, missed) =
-            entered.inspect_err(|_| exchange.end_reader(who.session(), added.reader, false))?;
+        let (first, missed) = entered.inspect_err(|_| {
+            exchange.end_reader(who.session(), added.reader, false);
+            // Where it ended before it was entered, nobody else takes it out.
+            self.readers.detach(added.reader);
+        })?;
+        if self.state.lock().evicted {
+            // Those who were there before are told so. This one has held nobody up, and may ask the owner again.
+            exchange.end_reader(who.session(), added.reader, false);
+            return Err(table::ended());
+        }
         if who.link().is_some_and(|link| link.is_cut()) {
             exchange.end_reader(who.session(), added.reader, false);
             return Err(Failure::new(Reason::Cancelled, "the session has ended"));
@@ -370,6 +417,23 @@ impl Replica {
             route: ROUTE,
             peer: Some(self.place.0.clone()),
         })
+    }
+
+    /// Tends it. Where that breaks off it ends: its readers would wait for messages that the owner may not send.
+    fn tend_to_end(&self) {
+        let Some(threads) = self.exchange.upgrade().map(|exchange| exchange.threads().clone()) else {
+            return;
+        };
+        let tended = threads.caught("tl-channel-in", PanicScope::Connection, || {
+            threads.point("tend");
+            self.tend();
+        });
+        if tended.is_none()
+            && let Some(exchange) = self.exchange.upgrade()
+        {
+            self.end(&exchange, None);
+            self.inbox.lock().line.leave();
+        }
     }
 
     /// Tells the owner what there is room for, until the end.
@@ -477,7 +541,12 @@ impl Replica {
 
     /// Ends it: why, or none where the connection is lost.
     fn end(&self, exchange: &Exchange, end: Option<v1::PeerChannelEnd>) {
-        let is_over = std::mem::replace(&mut self.state.lock().over, true);
+        let is_over = {
+            let mut state = self.state.lock();
+            // Before those who are there are marked: whoever comes after that sees it.
+            state.evicted |= end.is_some_and(|end| end.outcome() == v1::PeerChannelOutcome::Evicted);
+            std::mem::replace(&mut state.over, true)
+        };
         if end.is_some() && self.resumes.is_some() {
             // Also where its last reader leaves just now, which finds the attachment taken out already.
             self.inbox.lock().line.confirm();
@@ -605,23 +674,14 @@ impl ChannelSink for Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::alone::{MINUTE, alone};
+    use crate::exchange::alone::{MINUTE, allocate, alone};
 
     /// A replica that nobody reads, and that one reader is about to.
     fn joined(exchange: &Arc<Exchange>) -> Joining {
         let spec =
             v1::ChannelSpec { name: "c".into(), slots: 4, slot_bytes: 64, ..v1::ChannelSpec::default() };
         let (spec, shape) = shape_of(&spec).unwrap();
-        let cancel = Cancel::default();
-        let until = Instant::now() + MINUTE;
-        let alloc = AllocRequest {
-            writer: None,
-            purpose: Purpose::Pull,
-            bytes: shape.bytes(),
-            deadline: until,
-            cancel: &cancel,
-        };
-        let ring = exchange.store.allocate(&alloc).unwrap();
+        let ring = allocate(exchange, shape.bytes(), MINUTE).unwrap();
         ring::format_replica(&ring, shape, 0).unwrap();
         let writing = RingWriter::of_block(&ring, shape, 0).unwrap();
         let place: Place = ("there".parse().unwrap(), TensorName::new("c").unwrap());
@@ -655,6 +715,62 @@ mod tests {
         replicas.numbers.insert(1, place.clone());
         drop(replicas);
         exchange.join_replica(&place).unwrap()
+    }
+
+    #[test]
+    fn a_reader_that_comes_when_its_peer_was_just_evicted_is_refused_and_not_told_of_a_lost_writer() {
+        let (exchange, _workers, _) = alone();
+        let joining = joined(&exchange);
+        joining.replica.state.lock().evicted = true;
+        let session = SessionId(1 << 62);
+        let wanted = Wanted {
+            who: Who::Stream { session, client: Arc::from("late") },
+            cancel: Cancel::default(),
+            from: v1::ChannelFrom::Next,
+            hold: 1,
+            takes_gaps: true,
+            until: Instant::now() + MINUTE,
+        };
+        let refused = joining.attach(&wanted).map(drop).unwrap_err();
+        assert_eq!(refused.reason, Reason::ChannelEnded);
+        assert!(exchange.channels.table.lock().readers_of(session).is_empty());
+    }
+
+    #[test]
+    fn a_channel_whose_messages_could_not_be_counted_to_its_end_is_refused_and_leaves_nothing() {
+        let (exchange, _workers, _) = alone();
+        let first = FIRST_MAX + 1;
+        let spec =
+            v1::ChannelSpec { name: "c".into(), slots: 4, slot_bytes: 64, ..v1::ChannelSpec::default() };
+        let message =
+            v1::PeerChannelAttached { spec: Some(spec), first, ..v1::PeerChannelAttached::default() };
+        let there = AttachedThere { message, line: ChannelLine::to_nobody() };
+        let wanted = Wanted {
+            who: Who::Stream { session: SessionId(1 << 62), client: Arc::from("early") },
+            cancel: Cancel::default(),
+            from: v1::ChannelFrom::Next,
+            hold: 1,
+            takes_gaps: true,
+            until: Instant::now() + MINUTE,
+        };
+        let place: Place = ("there".parse().unwrap(), TensorName::new("c").unwrap());
+        let refused = open(&exchange, place, &there, &wanted).map(drop).unwrap_err();
+        assert_eq!(
+            (refused.reason, refused.detail("first")),
+            (Reason::LimitExceeded, Some(&*first.to_string()))
+        );
+        assert_eq!(exchange.channels.table.lock().channels().count(), 0);
+        assert!(exchange.channels.replicas.lock().open.is_empty());
+    }
+
+    #[test]
+    fn a_writer_that_a_peer_names_at_great_length_costs_no_more_than_a_client_of_this_pod() {
+        let named = |writer: &str| {
+            let writer = writer.to_owned();
+            writer_of(&v1::PeerChannelAttached { writer, ..v1::PeerChannelAttached::default() }).client
+        };
+        assert_eq!(named(&"w".repeat(1 << 20)).len(), 256);
+        assert_eq!(&*named("trainer"), "trainer");
     }
 
     #[test]

@@ -14,21 +14,20 @@ use std::sync::Arc;
 
 use tensorlane_memory::ring::{Policy, RingShape, ShapeError};
 use tensorlane_proto::allowed::AllowedPeers;
+use tensorlane_proto::channel::READERS_MAX;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
 /// Channels of one peer at most, those included that readers still drain. Each costs some 500 bytes beside its ring.
-const CHANNELS_MAX: usize = 4_096;
-/// Channels of one session at most, as writer.
+pub(super) const CHANNELS_MAX: usize = 4_096;
+/// Channels of one session at most: those that it writes, and those without a writer that it drains.
 const SESSION_CHANNELS_MAX: usize = 1_024;
 /// Readers of all channels at most, those included that have ended and that their writer has not let go of. Each costs some 400 bytes
 /// beside its cursor.
 const ALL_READERS_MAX: usize = 16_384;
 /// Readers of one session at most.
 const SESSION_READERS_MAX: usize = 4_096;
-/// Readers of one channel at most. Each costs a cursor of 128 bytes, and the writer a look at it for each message.
-pub(super) const READERS_MAX: u32 = 1_024;
 
 /// A session with the name that its client gave itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +158,8 @@ impl<B: Clone, W> Table<B, W> {
     ///
     /// # Errors
     /// NAME_TAKEN with the client that writes it, LIMIT_EXCEEDED with the limit.
-    pub(super) fn check_create(&self, session: SessionId, name: &TensorName) -> Result<(), Failure> {
+    pub(super) fn check_create(&self, session: SessionId, spec: &Spec) -> Result<(), Failure> {
+        let name = &spec.name;
         if let Some(taken) = self.open.get(name).and_then(|id| self.channels.get(id)) {
             let writer = taken.writer.as_ref().map_or("", |(party, _)| &party.client);
             let message = format!(
@@ -170,13 +170,17 @@ impl<B: Clone, W> Table<B, W> {
         if self.channels.len() >= CHANNELS_MAX {
             return Err(limit(&format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
         }
-        let is_its =
-            |channel: &&Channel<B>| channel.writer.as_ref().is_some_and(|(by, _)| by.session == session);
+        // Those that it drains, too: whoever ends its channels and goes on reading them fills no table.
+        let is_its = |channel: &&Channel<B>| match &channel.writer {
+            Some((by, _)) => by.session == session,
+            None => channel.readers.values().any(|reader| reader.party.session == session),
+        };
         if self.channels.values().filter(is_its).count() >= SESSION_CHANNELS_MAX {
-            let what = format!("this session writes {SESSION_CHANNELS_MAX} channels already");
+            let what = format!("this session writes or drains {SESSION_CHANNELS_MAX} channels already");
             return Err(limit(&what, SESSION_CHANNELS_MAX));
         }
-        Ok(())
+        let lists = self.channels.values().map(|channel| &channel.spec.allowed);
+        spec.allowed.check_room(lists, "the lists of readers of all channels")
     }
 
     /// Adds a channel; its number, and those who waited for it.
@@ -190,7 +194,7 @@ impl<B: Clone, W> Table<B, W> {
         spec: Spec,
         ring: B,
     ) -> Result<(u64, Vec<W>), Failure> {
-        self.check_create(writer.session, &spec.name)?;
+        self.check_create(writer.session, &spec)?;
         let waited = self.waiting.remove(&spec.name).unwrap_or_default();
         self.last += 1;
         self.open.insert(spec.name.clone(), self.last);
@@ -268,7 +272,7 @@ impl<B: Clone, W> Table<B, W> {
         self.channels.values()
     }
 
-    /// The same with the numbers, which readers have none of.
+    /// Every channel with its number, in the order of the numbers. Readers have none.
     pub(super) fn numbered(&self) -> impl Iterator<Item = (u64, &Channel<B>)> {
         self.channels.iter().map(|(number, channel)| (*number, channel))
     }
@@ -325,6 +329,11 @@ impl<B: Clone, W> Table<B, W> {
     pub(super) fn is_attached(&self, session: SessionId, reader: u64) -> bool {
         let reader = self.reader(reader);
         reader.is_some_and(|reader| reader.party.session == session && reader.standing.has_cursor())
+    }
+
+    /// Returns whether a reader has not ended, whether or not its writer has said that it looks at it.
+    pub(super) fn is_there(&self, reader: u64) -> bool {
+        self.reader(reader).is_some_and(|reader| reader.standing != Standing::Gone)
     }
 
     fn reader(&self, number: u64) -> Option<&Reader<B>> {
@@ -488,6 +497,8 @@ fn limit(what: &str, most: usize) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::allowed::{LISTS_BYTES_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX};
+
     use super::*;
 
     const WRITER: SessionId = SessionId(1);
@@ -544,11 +555,13 @@ mod tests {
         let added = table.add_reader(id, party(READER), "cursor").unwrap();
         assert_eq!((added.writer, added.key), (WRITER, 7));
         assert!(!table.ready(READER, added.reader), "only the writer may say so");
+        assert!(table.is_there(added.reader));
         assert!(table.ready(WRITER, added.reader));
         let effects = table.end_reader(READER, added.reader, false);
         let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
         assert_eq!(effects, [Effect::EndCursor("cursor", Policy::Block), told]);
         assert_eq!(table.end_reader(READER, added.reader, false), [], "a second end is none");
+        assert!(!table.is_there(added.reader), "whoever tells the writer of it takes it back");
         assert_eq!(table.channel(id).unwrap().readers.len(), 1);
         table.forget(WRITER, added.reader);
         assert_eq!(table.channel(id).unwrap().readers.len(), 0);
@@ -674,5 +687,110 @@ mod tests {
         }
         let refused = table.create(party(WRITER), 0, spec("more", 1), "ring").unwrap_err();
         assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("1024")));
+    }
+
+    #[test]
+    fn channels_that_a_session_ended_and_still_drains_count_among_its_own() {
+        let mut table = Numbered::default();
+        let mut drained = Vec::new();
+        for n in 0..SESSION_CHANNELS_MAX {
+            let (id, _) = table.create(party(WRITER), 0, spec(&format!("c{n}"), 1), "ring").unwrap();
+            let reader = table.add_reader(id, party(WRITER), "cursor").unwrap().reader;
+            assert!(table.ready(WRITER, reader));
+            table.end_channel(WRITER, id);
+            drained.push(reader);
+        }
+        let refused = table.create(party(WRITER), 0, spec("more", 1), "ring").unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("1024")));
+        assert!(table.create(party(READER), 0, spec("others", 1), "ring").is_ok());
+        table.end_reader(WRITER, drained[0], false);
+        assert!(table.create(party(WRITER), 0, spec("more", 1), "ring").is_ok());
+    }
+
+    #[test]
+    fn lists_of_readers_of_all_channels_have_a_bound_and_channels_without_one_are_not_kept_out() {
+        let mut table = Numbered::default();
+        let longest = AllowedPeers::Only(vec!["*".repeat(PATTERN_BYTES_MAX); PATTERNS_MAX].into());
+        let listed = |n: u64| Spec { allowed: longest.clone(), ..spec(&format!("c{n}"), 1) };
+        let most = LISTS_BYTES_MAX / longest.heap_bytes();
+        for n in 0..most {
+            table.create(party(WRITER), n, listed(n), "ring").unwrap();
+        }
+        let refused = table.create(party(READER), 0, listed(most), "ring").unwrap_err();
+        assert_eq!((refused.reason, refused.detail("limit")), (Reason::LimitExceeded, Some("8388608")));
+        assert!(table.create(party(READER), 0, spec("plain", 1), "ring").is_ok());
+        table.end_channels_of(WRITER);
+        assert!(table.create(party(READER), 0, listed(most), "ring").is_ok());
+    }
+
+    #[test]
+    fn readers_of_a_session_and_of_all_have_limits_until_their_writer_has_let_go_of_some() {
+        let mut table = Numbered::default();
+        let most = |refused: Failure| (refused.reason, refused.detail("most").map(str::to_owned));
+        let limit = |most: usize| (Reason::LimitExceeded, Some(most.to_string()));
+        let channels = ALL_READERS_MAX / READERS_MAX as usize;
+        let its = SESSION_READERS_MAX / READERS_MAX as usize;
+        let mut last = None;
+        for number in 0..channels {
+            let reads = SessionId(10 + (number / its) as u64);
+            let (id, _) =
+                table.create(party(WRITER), 0, spec(&format!("c{number}"), READERS_MAX), "ring").unwrap();
+            for _ in 0..READERS_MAX {
+                last = Some((id, reads, table.add_reader(id, party(reads), "cursor").unwrap().reader));
+            }
+            if number + 1 == its {
+                let (next, _) = table.create(party(WRITER), 0, spec("next", 1), "ring").unwrap();
+                let refused = table.add_reader(next, party(reads), "cursor").unwrap_err();
+                assert_eq!(most(refused), limit(SESSION_READERS_MAX));
+            }
+        }
+        let (id, reads, reader) = last.unwrap();
+        let other = |table: &mut Numbered| table.add_reader(id, party(SessionId(99)), "cursor").map(drop);
+        assert_eq!(most(other(&mut table).unwrap_err()), limit(ALL_READERS_MAX));
+        table.end_reader(reads, reader, false);
+        assert_eq!(
+            most(other(&mut table).unwrap_err()),
+            limit(ALL_READERS_MAX),
+            "its writer looks at it yet"
+        );
+        table.forget(WRITER, reader);
+        assert_eq!(other(&mut table), Ok(()));
+    }
+
+    #[test]
+    fn channels_of_a_sidecar_have_a_limit_for_those_of_other_peers_too() {
+        let mut table = Numbered::default();
+        for number in 0..CHANNELS_MAX {
+            let writer = SessionId((number / SESSION_CHANNELS_MAX) as u64);
+            table.create(party(writer), 0, spec(&format!("c{number}"), 1), "ring").unwrap();
+        }
+        let next = party(SessionId(99));
+        let refused = table.create(next.clone(), 0, spec("more", 1), "ring").map(drop).unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("4096")));
+        let there: PeerName = "there".parse().unwrap();
+        let refused = table.create_replica(next, 0, spec("more", 1), "ring", there).map(drop).unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("4096")));
+    }
+
+    #[test]
+    fn ten_thousand_readers_that_come_and_go_leave_nothing() {
+        let (mut table, id) = one();
+        for number in 0..10_000 {
+            let reads = SessionId(2 + number % 7);
+            let added = table.add_reader(id, party(reads), "cursor").unwrap();
+            // Some go before their writer knows of them, and some when their session ends.
+            if number % 3 > 0 {
+                assert!(table.ready(WRITER, added.reader));
+            }
+            let ended = match number % 2 {
+                0 => table.end_reader(reads, added.reader, false).len(),
+                _ => table.end_readers_of(reads).len(),
+            };
+            assert!(ended >= 2, "the cursor ends, and the writer is told: {ended}");
+            table.forget(WRITER, added.reader);
+        }
+        assert_eq!(table.channel(id).unwrap().readers.len(), 0);
+        table.end_channel(WRITER, id);
+        assert!(table.readers.is_empty() && table.open.is_empty() && table.sessions.is_empty());
     }
 }

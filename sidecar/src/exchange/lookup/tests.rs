@@ -17,7 +17,12 @@ mod rounds;
 const MANY: usize = 1_500;
 
 fn caller(session: u64) -> Caller {
-    Caller { holder: Some(Holder::Session(SessionId(session))), link: None, cancel: Cancel::default() }
+    Caller {
+        holder: Some(Holder::Session(SessionId(session))),
+        link: None,
+        on_behalf: None,
+        cancel: Cancel::default(),
+    }
 }
 
 fn put(exchange: &Arc<Exchange>, name: &str) {
@@ -34,7 +39,7 @@ fn put(exchange: &Arc<Exchange>, name: &str) {
         ..v1::PutItem::default()
     };
     let (tell, told) = channel();
-    let caller = Caller { holder: None, link: None, cancel: Cancel::default() };
+    let caller = Caller { holder: None, link: None, on_behalf: None, cancel: Cancel::default() };
     let request = v1::PutRequest { items: vec![item], ..v1::PutRequest::default() };
     exchange.put(caller, request, move |outcome| tell.send(outcome).unwrap());
     told.recv_timeout(MINUTE).expect("a put").unwrap();
@@ -176,7 +181,7 @@ fn a_get_that_waits_has_no_thread_and_gets_what_appears() {
         let item = v1::GetItem { target: Some(target), selection: None };
         let request = v1::GetRequest { items: vec![item], wait_ms: 60_000, ..v1::GetRequest::default() };
         let (tell, told) = channel();
-        let caller = Caller { holder: None, link: None, cancel: Cancel::default() };
+        let caller = Caller { holder: None, link: None, on_behalf: None, cancel: Cancel::default() };
         exchange.borrow(caller, request, move |outcome| drop(tell.send(outcome)));
         told
     };

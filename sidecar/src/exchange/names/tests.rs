@@ -20,7 +20,7 @@ const TIME: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn caller() -> Caller {
-    Caller { holder: None, link: None, cancel: Cancel::default() }
+    Caller { holder: None, link: None, on_behalf: None, cancel: Cancel::default() }
 }
 
 fn names() -> Vec<String> {

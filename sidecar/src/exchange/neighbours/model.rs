@@ -198,7 +198,7 @@ impl Node {
     }
 }
 
-/// The same orders in every run: what holds in all of them holds for good, or fails for good.
+/// Orders that are equal in every run: what holds in all of them holds for good, or fails for good.
 fn in_many_orders(counts: std::ops::RangeInclusive<usize>, holds: impl Fn(usize, usize) -> bool) {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(ProptestConfig::with_cases(1_500), rng);

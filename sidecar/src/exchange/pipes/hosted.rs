@@ -19,7 +19,7 @@ use super::allowed;
 use super::asker::Asker;
 use super::op::{Op, Outcome};
 use super::table::Waits;
-use crate::cancel::Cancel;
+use crate::cancel::{Cancel, CancelOnDrop};
 use crate::exchange::names::tensor_name;
 use crate::exchange::{Caller, Exchange};
 use crate::store::Program;
@@ -42,32 +42,11 @@ pub struct HostedPipe {
     writes: Arc<Mutex<HashMap<u64, Cancel>>>,
 }
 
-/// Call that is withdrawn when this is dropped.
-#[derive(Default)]
-#[must_use = "dropping it withdraws the call"]
-pub struct PipeCall(Cancel);
-
 // === impl Stream ===
 
 impl Stream {
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
-    }
-}
-
-// === impl PipeCall ===
-
-impl PipeCall {
-    /// Flag that is raised then.
-    #[must_use]
-    pub fn cancel(&self) -> &Cancel {
-        &self.0
-    }
-}
-
-impl Drop for PipeCall {
-    fn drop(&mut self) {
-        self.0.cancel();
     }
 }
 
@@ -92,23 +71,23 @@ impl HostedPipe {
     #[must_use]
     pub fn caller(&self, cancel: &Cancel) -> Caller {
         let holder = Some(Holder::Session(self.stream.session));
-        Caller { holder, link: None, cancel: cancel.clone() }
+        Caller { holder, link: None, on_behalf: None, cancel: cancel.clone() }
     }
 
     /// Connects to a listener.
     pub fn connect(
         &self,
-        call: &PipeCall,
+        call: &CancelOnDrop,
         request: &v1::PipeConnectRequest,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
-        self.exchange.pipe_connect_for(self.asker(&call.0), request, Box::new(done));
+        self.exchange.pipe_connect_for(self.asker(call.cancel()), request, Box::new(done));
     }
 
     /// Listens on a name until one pipe was connected, or its time is over.
     pub fn accept(
         &self,
-        call: &PipeCall,
+        call: &CancelOnDrop,
         request: &v1::PipeAccept,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
@@ -123,7 +102,7 @@ impl HostedPipe {
         let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(&me)));
         let listener = exchange.pipes.table.lock().number();
         let waits = Waits::Pipe(listener);
-        Op::begin(exchange, self.asker(&call.0), waits, after, Box::new(done), |table, asker, me| {
+        Op::begin(exchange, self.asker(call.cancel()), waits, after, Box::new(done), |table, asker, me| {
             Ok((None, table.listen_once(listener, asker.party(), (name, allowed), me)?))
         });
     }
@@ -146,11 +125,11 @@ impl HostedPipe {
     /// Asks for the descriptor of a message.
     pub fn read(
         &self,
-        call: &PipeCall,
+        call: &CancelOnDrop,
         request: &v1::PipeReadRequest,
         done: impl FnOnce(Result<v1::PipeReadResponse, Failure>) + Send + 'static,
     ) {
-        self.exchange.pipe_read_for(self.asker(&call.0), request, Box::new(done));
+        self.exchange.pipe_read_for(self.asker(call.cancel()), request, Box::new(done));
     }
 
     /// Says what was read, or what ends.

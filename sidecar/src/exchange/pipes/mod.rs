@@ -33,7 +33,7 @@ use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use self::asker::Asker;
 use self::far::{Asked, Fars, is_far};
-pub use self::hosted::{HostedPipe, PipeCall};
+pub use self::hosted::HostedPipe;
 use self::op::{Op, Outcome, Placed, Who};
 pub use self::table::PipeTotals;
 use self::table::{Effect, Ended, Table, Waits};

@@ -53,7 +53,7 @@ struct State {
     placed: bool,
 }
 
-/// The same caller, as the table knows it.
+/// Caller as the table knows it.
 pub(super) struct Who(Arc<Op>);
 
 // === impl Outcome ===

@@ -21,14 +21,15 @@ use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use self::budget::Budget;
 
-/// Listeners of one sidecar at most.
+/// Listeners of one sidecar at most. Each costs some 300 bytes beside its list of peers.
 const LISTENERS_MAX: usize = 4_096;
+/// Listeners of one session at most.
+const SESSION_LISTENERS_MAX: usize = 1_024;
 /// Pipes of one sidecar at most. Each costs some 400 bytes beside its messages.
 pub(super) const PIPES_MAX: usize = 16_384;
-/// Pipes of one session at most, of both kinds. The clients of one other peer together are one.
+/// Pipes of one session at most, of both kinds, also those to its listeners that it has not accepted. The clients of one other peer
+/// together are one.
 pub(super) const SESSION_PIPES_MAX: usize = 1_024;
-/// Pipes of one listener that are not accepted, at most.
-const BACKLOG_MAX: usize = 1_024;
 /// Messages of one side that are not read, at most.
 const UNREAD_MAX: usize = 64;
 
@@ -157,7 +158,7 @@ impl<W> Table<W> {
             }
             return Ok(None);
         };
-        let Some(listener) = self.listeners.get_mut(&id) else { return Ok(None) };
+        let Some(listener) = self.listeners.get(&id) else { return Ok(None) };
         if let Some(peer) = party.peer.as_ref().filter(|peer| !listener.allowed.allow(peer)) {
             let message =
                 format!("{peer} may not connect to {name}; its listener names those that may (allow)");
@@ -167,27 +168,15 @@ impl<W> Table<W> {
             return Err(limit(&format!("{PIPES_MAX} pipes are here already"), PIPES_MAX));
         }
         for session in [party.session, listener.party.session] {
-            // Ended ones too, while the other end has its own: whoever connects and closes again and again fills no listener.
-            let is_its = |side: &Side<W>| side.party.session == session;
-            let there = self.pipes.values().flat_map(|pipe| &pipe.sides).filter(|side| is_its(side)).count();
-            if there >= SESSION_PIPES_MAX {
+            if self.ends_of(session) >= SESSION_PIPES_MAX {
                 let what = format!("session {} has {SESSION_PIPES_MAX} ends of pipes already", session.0);
                 return Err(limit(&what, SESSION_PIPES_MAX));
             }
         }
-        if listener.backlog.len() >= BACKLOG_MAX {
-            let what = format!("{BACKLOG_MAX} pipes to {name} are not accepted yet");
-            return Err(limit(&what, BACKLOG_MAX));
-        }
-        self.last += 1;
-        let (pipe, other) = (self.last, listener.party.clone());
-        let effects = match listener.accepting.pop_front() {
-            Some(to) => vec![Effect::Accepted { to, pipe: end(pipe, 1), other: party.clone() }],
-            None => {
-                listener.backlog.push_back(pipe);
-                Vec::new()
-            }
-        };
+        self.check_share(listener, &party)?;
+        let other = listener.party.clone();
+        let pipe = self.number();
+        let effects = self.hand_out(id, pipe, &party);
         let sides = [Side::new(party), Side::new(other.clone())];
         self.pipes.insert(pipe, Pipe { name: name.clone(), sides });
         self.end_once(id);
@@ -376,11 +365,19 @@ impl<W> Table<W> {
         // An end of this pod that died before it was accepted is heard of; one that came from a peer may have come again.
         let says_nothing = !own.finished && (how == Ended::Closed || own.party.peer.is_some());
         let is_over = other.ended.is_some();
-        if is_over || (at == 0 && says_nothing && self.leave_backlog(&name, number)) {
+        let leaves = is_over || (at == 0 && says_nothing);
+        if leaves && (self.leave_backlog(&name, number) || is_over) {
             self.pipes.remove(&number);
         }
         self.budget.unbook(&freed);
         effects
+    }
+
+    /// Number of ends that a session has. Ended ones too, while the other end has its own: whoever connects and closes again and again
+    /// fills no listener.
+    fn ends_of(&self, session: SessionId) -> usize {
+        let sides = self.pipes.values().flat_map(|pipe| &pipe.sides);
+        sides.filter(|side| side.party.session == session).count()
     }
 
     /// Returns whether a session has an end of a pipe that it has not closed.
@@ -509,6 +506,17 @@ impl<W> Side<W> {
     /// Bytes of its messages that are not read.
     fn bytes(&self) -> u64 {
         self.unread.values().map(|unread| unread.message.len() as u64).sum()
+    }
+}
+
+impl Party {
+    /// Returns whether both have one share: the same session, or the same other peer by whatever connection.
+    fn shares_with(&self, other: &Self) -> bool {
+        match (&self.peer, &other.peer) {
+            (Some(peer), Some(other)) => peer == other,
+            (None, None) => self.session == other.session,
+            _ => false,
+        }
     }
 }
 

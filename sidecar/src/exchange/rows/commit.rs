@@ -1,19 +1,18 @@
 //! Commits to sets of this sidecar: proven first, then brought, then written.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use tensorlane_memory::{Landing, Purpose};
+use tensorlane_memory::Purpose;
 use tensorlane_proto::Range;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::reference::Reference;
-use tensorlane_proto::rows::{RowList, SetLayout};
+use tensorlane_proto::rows::{Committed, RowList, SetLayout};
 use tensorlane_proto::selection::Selection;
 use tensorlane_proto::wire;
 
-use super::memory::{MutableSet, NewRows, Terms, internal, zeroed};
-use crate::cancel::Cancel;
+use super::memory::{Band, MutableSet, NewRows, Terms, internal, zeroed};
+use super::packing::Waits;
 use crate::exchange::acquire::Borrowed;
 use crate::exchange::{Caller, Done, Exchange};
 use crate::store::{AllocRequest, NoTurn, turn};
@@ -43,7 +42,9 @@ impl Exchange {
             Ok(plan) => plan,
             Err(failure) => return done(Err(failure)),
         };
-        let (deadline, cancel) = (self.deadline(request.deadline_ms), caller.cancel.clone());
+        let deadline = self.deadline(request.deadline_ms);
+        let (claimant, cancel) = (caller.claimant(), caller.cancel.clone());
+        let queueing = caller.queueing(Purpose::Put, deadline);
         let item = |part: &mut v1::SetPart| v1::GetItem {
             target: Some(v1::Target {
                 kind: Some(v1::target::Kind::Reference(std::mem::take(&mut part.reference))),
@@ -55,21 +56,20 @@ impl Exchange {
         let borrow = v1::GetRequest { items, deadline_ms: request.deadline_ms, ..v1::GetRequest::default() };
         let exchange = Arc::clone(self);
         self.borrow(caller, borrow, move |borrowed| match borrowed {
-            Ok(borrowed) => exchange.on_worker(done, move |exchange| {
-                exchange.write_rows(&set, &plan, &borrowed, deadline, &cancel)
+            Ok(borrowed) => exchange.on_waiter(queueing, done, move |exchange| {
+                exchange.write_rows(&set, &plan, &borrowed, (&claimant, deadline, &cancel))
             }),
             Err(failure) => done(Err(failure)),
         });
     }
 
-    /// Writes rows that are here. Blocks: for workers.
+    /// Writes rows that are here. Blocks: for waiters.
     fn write_rows(
         &self,
         set: &MutableSet,
         plan: &Plan,
         borrowed: &Borrowed,
-        deadline: Instant,
-        cancel: &Cancel,
+        waits: Waits<'_>,
     ) -> Result<v1::SetCommitResponse, Failure> {
         let mut parts: Vec<NewRows<'_>> = Vec::with_capacity(plan.leaves.len());
         let mut count = None;
@@ -81,6 +81,14 @@ impl Exchange {
                     format!("the new rows of {:?} lie in GPU memory; put them into host memory", leaf.key);
                 return Err(Failure::new(Reason::Unsupported, what).with("key", &leaf.key));
             }
+            if taken.block().is_piece() {
+                // It would wait for the very map that its new rows lie in.
+                let what = format!(
+                    "the new rows of {:?} are mapped rows of a set; copy them, and release the map first",
+                    leaf.key
+                );
+                return Err(Failure::new(Reason::InvalidArgument, what).with("key", &leaf.key));
+            }
             let layout = &taken.tensor.descriptor.layout;
             count = count.or_else(|| layout.shape().first().copied());
             let rows = plan.rows.as_ref().map_or(count.unwrap_or(0), RowList::len);
@@ -88,8 +96,9 @@ impl Exchange {
             parts.push(NewRows { leaf: *index, block: taken.block() });
         }
         if let Some(rows) = &plan.rows {
-            return self.write_list(set, rows, &parts, plan.terms, deadline, cancel);
+            return self.write_list(set, rows, &parts, plan.terms, waits);
         }
+        let (_, deadline, cancel) = waits;
         let _extending = match turn(&set.extending, deadline, cancel) {
             Ok(turn) => turn,
             Err(NoTurn::Cancelled) => {
@@ -101,7 +110,7 @@ impl Exchange {
             }
         };
         let (rows, is_new) = extended(set, count.unwrap_or(0), plan.terms)?;
-        let written = self.write_list(set, &rows, &parts, plan.terms, deadline, cancel);
+        let written = self.write_list(set, &rows, &parts, plan.terms, waits);
         if is_new && written.is_err() {
             set.commits.lock().give_back(&rows);
         }
@@ -114,19 +123,28 @@ impl Exchange {
         rows: &RowList,
         parts: &[NewRows<'_>],
         terms: Terms,
-        deadline: Instant,
-        cancel: &Cancel,
+        (claimant, deadline, cancel): Waits<'_>,
     ) -> Result<v1::SetCommitResponse, Failure> {
         terms.check(set)?;
-        let (missing, bytes) = (set.missing(rows), set.layout.band_bytes());
-        let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes, deadline, cancel };
-        let room = self.store.allocate_all(&vec![bytes; missing.len()], &alloc)?;
-        let fresh: Vec<(u64, Landing)> = missing
-            .into_iter()
-            .zip(&room)
-            .map(|(band, block)| Ok((band, zeroed(block)?)))
-            .collect::<Result<_, Failure>>()?;
-        let committed = set.apply(rows, parts, terms, fresh)?;
+        let mut _unmapped = None;
+        if let Some(pieces) = &set.pieces {
+            if let Some(Committed { version, first }) = set.commits.lock().repeated(terms.retry) {
+                // A repeat writes nothing, and waits for nobody.
+                return Ok(v1::SetCommitResponse { version, first });
+            }
+            _unmapped = Some(pieces.unmapped(rows, parts, deadline, cancel)?);
+        }
+        let (missing, bytes) = (set.missing(rows, parts, (deadline, cancel))?, set.layout.band_bytes());
+        let fresh: Vec<(u64, Band)> = if set.pieces.is_some() {
+            missing.into_iter().map(|band| (band, Band::InPieces)).collect()
+        } else {
+            let purpose = Purpose::Put;
+            let alloc = AllocRequest { writer: None, claimant, purpose, bytes, deadline, cancel };
+            let room = self.store.allocate_all(&vec![bytes; missing.len()], &alloc)?;
+            let own = |(band, block)| Ok((band, Band::Own(zeroed(block)?)));
+            missing.into_iter().zip(&room).map(own).collect::<Result<_, Failure>>()?
+        };
+        let committed = set.apply(rows, parts, terms, fresh, (deadline, cancel))?;
         self.metrics.sets.commits.inc();
         self.metrics.sets.rows_written.inc_by(rows.len());
         Ok(v1::SetCommitResponse { version: committed.version, first: committed.first })

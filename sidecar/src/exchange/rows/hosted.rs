@@ -34,6 +34,9 @@ struct CommitLeases {
     ids: Vec<u64>,
 }
 
+/// Parts of a commit that are no tensors yet, and what is to be put for them.
+type NewParts = (Vec<v1::SetPart>, Vec<v1::PutItem>);
+
 impl Drop for CommitLeases {
     fn drop(&mut self) {
         // What was not leased any more is none of ours.
@@ -51,26 +54,51 @@ impl Exchange {
         request: v1::SetReadRequest,
         done: impl FnOnce(Result<(Borrowed, u64), Failure>) + Send + 'static,
     ) {
+        // Whoever takes them out slowly keeps no commit waiting.
+        let request = v1::SetReadRequest { map: false, ..request };
         let exchange = Arc::clone(self);
-        let caller = Caller { holder: Some(OWN), ..caller };
+        let caller = own(caller);
         self.set_read(caller, request, move |read| {
             done(read.map(|rows| (Borrowed::new(exchange, rows.taken), rows.version)));
         });
     }
 
-    /// Makes room for the new rows of a set: for all of them, or none. Blocks until there is: for workers.
+    /// Makes room for the new rows of a set: for all of them, or none.
     ///
     /// # Errors
     /// Those of a commit that can be told before its bytes are here, and of room.
     pub fn open_rows(
         self: &Arc<Self>,
-        caller: &Caller,
+        caller: Caller,
         set: v1::SetInfo,
         head: v1::SetCommitHead,
         deadline: Instant,
-    ) -> Result<OpenRows, Failure> {
-        let v1::SetInfo { reference, spec, .. } = set;
-        let spec = spec.ok_or_else(|| internal(&"a set without a layout"))?;
+        done: impl FnOnce(Result<OpenRows, Failure>) + Send + 'static,
+    ) {
+        let (parts, items) = match self.new_rows(&set, &head) {
+            Ok(rows) => rows,
+            Err(failure) => return done(Err(failure)),
+        };
+        let (exchange, caller) = (Arc::clone(self), own(caller));
+        let request = v1::SetCommitRequest {
+            parts,
+            // The set whose layout this is, whatever has its name by then.
+            set: set.reference,
+            rows: head.rows,
+            extend: head.extend > 0,
+            expects_version: head.expects_version,
+            retry_id: head.retry_id,
+            deadline_ms: 0,
+        };
+        self.open_puts(caller.clone(), items, deadline, move |puts| {
+            done(puts.map(|puts| OpenRows { caller, puts, request, exchange }));
+        });
+    }
+
+    /// The parts of a commit, and what is to be put for them.
+    fn new_rows(&self, set: &v1::SetInfo, head: &v1::SetCommitHead) -> Result<NewParts, Failure> {
+        let v1::SetInfo { spec, .. } = set;
+        let spec = spec.as_ref().ok_or_else(|| internal(&"a set without a layout"))?;
         let layout = SetLayout::new(&spec.leaves, spec.rows)?;
         let extends = head.extend > 0;
         let count = match rows_written(head.rows.clone(), extends, &layout)? {
@@ -85,20 +113,13 @@ impl Exchange {
             parts.push(v1::SetPart { key: leaf.key.clone(), reference: String::new() });
         }
         check_bytes(bytes, self.store.arena().usage().total / 2)?;
-        let caller = Caller { holder: Some(OWN), ..caller.clone() };
-        let puts = self.open_puts(&caller, items, deadline)?;
-        let request = v1::SetCommitRequest {
-            parts,
-            // The set whose layout this is, whatever has its name by then.
-            set: reference,
-            rows: head.rows,
-            extend: extends,
-            expects_version: head.expects_version,
-            retry_id: head.retry_id,
-            deadline_ms: 0,
-        };
-        Ok(OpenRows { caller, puts, request, exchange: Arc::clone(self) })
+        Ok((parts, items))
     }
+}
+
+/// Caller whose tensors this sidecar leases in its own name, in the share of whoever it is.
+fn own(caller: Caller) -> Caller {
+    Caller { on_behalf: Some(caller.claimant()), holder: Some(OWN), ..caller }
 }
 
 // === impl OpenRows ===

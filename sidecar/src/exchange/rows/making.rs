@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use tensorlane_memory::Purpose;
 use tensorlane_proto::allowed::check_patterns;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
@@ -12,12 +13,18 @@ use tensorlane_proto::rows::{PlannedFile, SetId, SetLayout, SetReference};
 
 use super::Meant;
 use super::files::{
-    Directory, DirectoryName, Durability, FileSet, Identity, Root, RootLimits, check_layout, reference, taken,
+    Directory, DirectoryName, Durability, FileSet, Identity, Root, RootLimits, check_layout, check_terms,
+    reference, taken,
 };
+use super::locking::check_patience;
+use super::mapping::LeafFields;
 use super::memory::MutableSet;
+use super::table::repeats_among;
+use crate::cancel::Cancel;
 use crate::exchange::names::tensor_name;
-use crate::exchange::{Done, Exchange};
+use crate::exchange::{Caller, Done, Exchange, Queueing};
 use crate::metrics::SetTotals;
+use crate::store::AllocRequest;
 
 /// Bytes of heap that a pattern takes beside its text.
 const PATTERN_HEAP: u64 = 48;
@@ -28,27 +35,57 @@ impl Exchange {
     /// Makes a mutable set. No row is written.
     pub fn set_create(
         self: &Arc<Self>,
+        caller: &Caller,
         request: v1::SetCreateRequest,
         done: impl FnOnce(Result<v1::SetCreateResponse, Failure>) + Send + 'static,
     ) {
         let mut spec = request.spec.unwrap_or_default();
         match spec.files.take() {
-            None => done(self.create_in_memory(spec)),
+            None if spec.contiguous => {
+                let (caller, deadline) = (caller.clone(), self.deadline(0));
+                let queueing = caller.queueing(Purpose::Put, deadline);
+                self.on_waiter(queueing, Box::new(done), move |exchange| {
+                    exchange.create_in_memory(spec, |sizes| {
+                        let claimant = &caller.claimant();
+                        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
+                        let alloc =
+                            AllocRequest { writer: None, claimant, purpose, bytes: 0, deadline, cancel };
+                        LeafFields::new(&exchange.store.allocate_all(sizes, &alloc)?).map(Some)
+                    })
+                });
+            }
+            None => done(self.create_in_memory(spec, |_| Ok(None))),
+            Some(_) if spec.contiguous => {
+                let what =
+                    "a set on files lies in its files; leave `contiguous` out, or make the set in memory";
+                done(Err(Failure::new(Reason::InvalidArgument, what)));
+            }
             Some(files) => {
-                self.on_worker(Box::new(done), move |exchange| exchange.create_on_files(spec, &files));
+                let queueing = caller.queueing(Purpose::Put, self.deadline(0));
+                self.on_disk(queueing, Box::new(done), move |exchange| {
+                    exchange.create_on_files(spec, &files)
+                });
             }
         }
     }
 
-    fn create_in_memory(&self, spec: v1::SetSpec) -> Result<v1::SetCreateResponse, Failure> {
-        let v1::SetSpec { leaves, name, rows, writers, files: _ } = spec;
+    /// Makes a set in bands, or in the pieces that `room` gives for the bytes of each leaf.
+    fn create_in_memory(
+        &self,
+        spec: v1::SetSpec,
+        room: impl FnOnce(&[u64]) -> Result<Option<LeafFields>, Failure>,
+    ) -> Result<v1::SetCreateResponse, Failure> {
+        let v1::SetSpec { leaves, name, rows, writers, files: _, contiguous } = spec;
         let name = tensor_name(&name)?;
         check_patterns(&writers, "the list of writers of a set")?;
         let layout = SetLayout::new(&leaves, rows)?;
-        let room = self.store.arena().usage().total;
-        if layout.bytes() > room {
+        let total = match contiguous {
+            true => self.store.arena().most(Purpose::Put),
+            false => self.store.arena().usage().total,
+        };
+        if layout.bytes() > total {
             let what = format!(
-                "the set has {} bytes and the arena of this sidecar {room}; make it smaller, enlarge the arena, or put the set on files",
+                "the set has {} bytes and the arena of this sidecar has room for {total}; make it smaller, enlarge the arena, or put the set on files",
                 layout.bytes()
             );
             return Err(Failure::new(Reason::NeverFits, what).with("bytes", layout.bytes()));
@@ -60,8 +97,16 @@ impl Exchange {
             id: SetId::Memory { incarnation: me.incarnation, number },
         };
         let heap = layout.heap_bytes() + heap_of(&writers);
-        let made = |number| MutableSet::new(reference(number), name.clone(), writers, layout);
+        self.mutable_sets.table.lock().check(&name, heap)?;
+        let sizes: Vec<u64> = layout.leaves().iter().map(|leaf| leaf.row_bytes * rows).collect();
+        let made: Box<dyn FnOnce(u64) -> MutableSet> = match room(&sizes)? {
+            None => Box::new(|number| MutableSet::new(reference(number), name.clone(), writers, layout)),
+            Some(pieces) => Box::new(|number| {
+                MutableSet::contiguous(reference(number), name.clone(), writers, layout, pieces)
+            }),
+        };
         let set = self.mutable_sets.table.lock().create(&name, heap, None, made)?;
+        self.entered(&set);
         self.mutable_set_appeared(&name);
         Ok(v1::SetCreateResponse { set: Some(set.info()) })
     }
@@ -77,7 +122,7 @@ impl Exchange {
                         memory";
             Failure::new(Reason::NoStorage, what).with("setting", "sets.root")
         })?;
-        let durability = Durability::asked(files.durability)?;
+        let asked = Durability::asked(files.durability)?;
         let directory = DirectoryName::new(&files.directory)?;
         check_patterns(&spec.writers, "the list of writers of a set")?;
         let wanted = if spec.name.is_empty() { directory.as_str() } else { &spec.name };
@@ -102,23 +147,38 @@ impl Exchange {
                 return Err(Failure::new(Reason::NameTaken, what).with("name", &set.name));
             }
             check_layout(&set.layout, &spec.leaves, spec.rows)?;
+            if let Some(there) = &set.files {
+                check_terms(
+                    &directory,
+                    (there.durability, set.writers.as_slice()),
+                    (asked, spec.writers.as_slice()),
+                )?;
+            }
             return Ok(v1::SetCreateResponse { set: Some(set.info()) });
         }
-        let identity =
-            |id: u128, writers: Vec<String>| Identity { id, name: name.to_string(), writers, durability };
+        let identity = |id: u128, writers: Vec<String>, durability: Durability| Identity {
+            id,
+            name: name.to_string(),
+            writers,
+            durability,
+        };
         if inode.is_some() {
             if !files.open {
                 return Err(taken(&directory));
             }
             let found = Directory::read(root, &directory)?;
             check_layout(&found.layout, &spec.leaves, spec.rows)?;
-            self.mutable_sets.table.lock().check(&name, heap_on_files(&found.layout, &spec.writers))?;
-            let (id, kept) = match &found.identity {
-                Some(before) => (before.id, before.writers.clone()),
-                None => (rand::random(), Vec::new()),
+            let identity = match &found.identity {
+                Some(before) => {
+                    let there = (before.durability, before.writers.as_slice());
+                    check_terms(&directory, there, (asked, spec.writers.as_slice()))?;
+                    identity(before.id, before.writers.clone(), before.durability)
+                }
+                None => identity(rand::random(), spec.writers, asked.unwrap_or_default()),
             };
-            let writers = if spec.writers.is_empty() { kept } else { spec.writers };
-            let set = self.enter(root, found, &identity(id, writers))?;
+            let heap = heap_on_files(&found.layout, &identity.writers);
+            self.mutable_sets.table.lock().check(&name, heap)?;
+            let set = self.enter(root, found, &identity)?;
             return Ok(v1::SetCreateResponse { set: Some(set.info()) });
         }
         if files.open && spec.leaves.is_empty() {
@@ -130,7 +190,7 @@ impl Exchange {
         }
         let layout = SetLayout::new(&spec.leaves, spec.rows)?;
         self.mutable_sets.table.lock().check(&name, heap_on_files(&layout, &spec.writers))?;
-        let identity = identity(rand::random(), spec.writers);
+        let identity = identity(rand::random(), spec.writers, asked.unwrap_or_default());
         root.create(&directory, &layout, &identity)?;
         let set = self.enter(root, Directory::read(root, &directory)?, &identity)?;
         Ok(v1::SetCreateResponse { set: Some(set.info()) })
@@ -150,8 +210,16 @@ impl Exchange {
         let writers = identity.writers.clone();
         let made = |_| MutableSet::on_files(reference, name.clone(), writers, layout, (files, commits));
         let set = self.mutable_sets.table.lock().create(&name, heap, Some(identity.id), made)?;
+        self.entered(&set);
         self.mutable_set_appeared(&name);
         Ok(set)
+    }
+
+    /// Notes of a set that was entered how many commits it remembers, and how many versions of its name this pod keeps.
+    fn entered(&self, set: &MutableSet) {
+        let sets = self.mutable_sets.table.lock().count();
+        set.commits.lock().remember_at_most(repeats_among(sets));
+        self.keep_versions(set);
     }
 
     /// Gives sets on files a directory, and opens those that are there. What cannot be opened is logged, and stays as it is.
@@ -180,25 +248,44 @@ impl Exchange {
         Ok(())
     }
 
-    /// Answers with a set as it is; on files, what was committed is brought to the disk first where it is asked for.
+    /// Answers with a set as it is; on files, what was committed is brought to the disk first where somebody queues for it.
     pub(super) fn opened(
         self: &Arc<Self>,
         set: Arc<MutableSet>,
-        flush: bool,
+        flushing: Option<Queueing>,
         done: Done<v1::SetOpenResponse>,
     ) {
-        if flush && set.files.is_some() {
-            return self.on_worker(done, move |_| {
-                set.files.as_ref().map_or(Ok(()), FileSet::flush)?;
-                Ok(v1::SetOpenResponse { set: Some(set.info()) })
-            });
-        }
-        done(Ok(v1::SetOpenResponse { set: Some(set.info()) }));
+        let Some(queueing) = flushing.filter(|_| set.files.is_some()) else {
+            return done(Ok(v1::SetOpenResponse { set: Some(set.info()) }));
+        };
+        self.on_disk(queueing, done, move |_| {
+            set.files.as_ref().map_or(Ok(()), FileSet::flush)?;
+            Ok(v1::SetOpenResponse { set: Some(set.info()) })
+        });
+    }
+
+    /// Runs what waits for a disk, or for others who do, on a thread of its caller's share, so that nobody takes the threads of all.
+    /// Work that has no turn by its deadline is not begun.
+    fn on_disk<T: Send + 'static>(
+        self: &Arc<Self>,
+        queueing: Queueing,
+        done: Done<T>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
+    ) {
+        let (deadline, cancel) = (queueing.deadline, queueing.cancel.clone());
+        self.on_waiter(queueing, done, move |exchange| {
+            check_patience((deadline, &cancel.unwrap_or_default()), || {
+                "other calls of this caller were at the disk until the deadline; make fewer at a time, or give a longer one"
+                    .to_owned()
+            })?;
+            work(exchange)
+        });
     }
 
     /// Takes a set of this peer away. Its memory goes when the last call that reads or writes it has ended; its files stay.
     pub fn set_drop(
         self: &Arc<Self>,
+        caller: &Caller,
         request: &v1::SetDropRequest,
         done: impl FnOnce(Result<v1::SetDropResponse, Failure>) + Send + 'static,
     ) {
@@ -214,10 +301,11 @@ impl Exchange {
             self.mutable_sets.table.lock().remove(set.reference.id);
             return done(Ok(v1::SetDropResponse {}));
         }
-        self.on_worker(Box::new(done), move |exchange| {
+        let queueing = caller.queueing(Purpose::Put, self.deadline(0));
+        self.on_disk(queueing, Box::new(done), move |exchange| {
             let making = exchange.mutable_sets.root.get().map(|root| root.making.lock());
             // Otherwise it would be gone until the next start, and there again then.
-            set.forget_files()?;
+            set.forget_files((exchange.deadline(0), &Cancel::default()))?;
             exchange.mutable_sets.table.lock().remove(set.reference.id);
             drop(making);
             Ok(v1::SetDropResponse {})
@@ -231,6 +319,7 @@ impl Exchange {
         for set in table.beginning("") {
             totals.sets += 1;
             totals.held_bytes += set.held_bytes();
+            totals.maps += set.pieces.as_ref().map_or(0, LeafFields::maps);
             if let Some(files) = &set.files {
                 totals.file_bytes = totals.file_bytes.saturating_add(set.layout.bytes());
                 totals.torn_rows += files.torn_rows();

@@ -1,27 +1,39 @@
 //! The rows of one mutable set, in bands of memory or in files, which this sidecar alone writes.
 //!
 //! Bands are spread over shards, each with a lock. A read holds those of its rows while it copies, a commit holds them alone while
-//! it writes; both take them in one order. So a read has all of a commit or nothing of it, in all leaves. What was never written
-//! has no band and reads as zero. Called on workers: copies take as long as they take. Files are `files`; their locks are these.
+//! it writes; both take them in turns (`locking`). So a read has all of a commit or nothing of it, in all leaves. A band that nothing
+//! but zeros was written into is not there, and reads as zero. Called on workers: copies take as long as they take. Files are
+//! `files`; their locks are these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tensorlane_memory::{Block, Landing};
+use tensorlane_memory::copy::copy_run;
+use tensorlane_memory::{Block, FieldChunk, Landing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{RetryId, TensorName};
-use tensorlane_proto::rows::{Commits, Committed, Intent, Record, RowList, SetLayout, SetReference};
+use tensorlane_proto::rows::{Commits, Committed, Intent, Record, RowList, Run, SetLayout, SetReference};
 
 use super::files::{FileSet, NewBytes};
+use super::locking::{Locked, RowTurns, SHARDS, Until, Wish};
+use super::mapping::LeafFields;
 use super::snapshot::RowSnapshot;
 
-/// Locks of a set. Two commits whose rows share none go on beside each other.
-const SHARDS: usize = 64;
+pub(super) type Shard = BTreeMap<u64, Band>;
 
-pub(super) type Shard = BTreeMap<u64, Landing>;
+/// Memory of a band that was written.
+pub(super) enum Band {
+    /// Memory of its own.
+    Own(Landing),
+    /// Rows in the pieces of a contiguous set, which were zeroed there.
+    InPieces,
+}
+
+/// Bytes of all runs from which on they are written past the caches: most of what a core has for itself.
+const PAST_CACHES_FROM: u64 = 4 << 20;
 
 /// A mutable set.
 pub(super) struct MutableSet {
@@ -36,18 +48,39 @@ pub(super) struct MutableSet {
     /// Bands that have memory.
     held: AtomicU64,
     pub(super) shards: Vec<RwLock<Shard>>,
+    /// Turns at the shards: nobody locks one otherwise.
+    pub(super) turns: RowTurns,
     /// Held while all rows are copied: one snapshot at a time.
     pub(super) copying: Mutex<()>,
     /// Snapshot in the making, into which commits save what they are about to change.
     pub(super) snapshot: Mutex<Option<Arc<RowSnapshot>>>,
     /// Files that its rows lie in; none for a set in memory, whose rows lie in the shards.
     pub(super) files: Option<FileSet>,
+    /// Rows of a contiguous set, in one piece for each leaf; bands in the shards are then those that were zeroed.
+    pub(super) pieces: Option<LeafFields>,
+    /// Versions of the sealed set of its name that its own pod keeps. What other peers publish ends none of these.
+    pub(super) kept: AtomicU32,
 }
 
 /// New rows of a leaf, packed in a sealed block.
 pub(super) struct NewRows<'a> {
     pub(super) leaf: usize,
     pub(super) block: &'a Block,
+}
+
+/// Bytes of a run, while it is read.
+pub(super) enum RunBytes<'a> {
+    Band(&'a [u8]),
+    Piece(FieldChunk<'a>),
+}
+
+impl AsRef<[u8]> for RunBytes<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Band(bytes) => bytes,
+            Self::Piece(chunk) => chunk.as_ref(),
+        }
+    }
 }
 
 /// Terms of a commit.
@@ -95,6 +128,17 @@ impl MutableSet {
         Self { commits: Mutex::new(commits), ..Self::stored(reference, name, writers, layout, Some(files)) }
     }
 
+    /// A set whose rows lie in one piece for each leaf.
+    pub(super) fn contiguous(
+        reference: SetReference,
+        name: TensorName,
+        writers: Vec<String>,
+        layout: SetLayout,
+        pieces: LeafFields,
+    ) -> Self {
+        Self { pieces: Some(pieces), ..Self::stored(reference, name, writers, layout, None) }
+    }
+
     fn stored(
         reference: SetReference,
         name: TensorName,
@@ -112,9 +156,12 @@ impl MutableSet {
             extending: Mutex::default(),
             held: AtomicU64::new(0),
             shards,
+            turns: RowTurns::default(),
             copying: Mutex::new(()),
             snapshot: Mutex::new(None),
             files,
+            pieces: None,
+            kept: AtomicU32::new(0),
         }
     }
 
@@ -130,6 +177,7 @@ impl MutableSet {
             rows: self.layout.rows(),
             writers: self.writers.clone(),
             files: self.files.as_ref().map(FileSet::message),
+            contiguous: self.pieces.is_some(),
         };
         v1::SetInfo {
             reference: self.reference.to_string(),
@@ -142,78 +190,134 @@ impl MutableSet {
         }
     }
 
-    /// Bytes of the arena that its bands take.
+    /// Bytes of the arena that its bands take, or its pieces.
     pub(super) fn held_bytes(&self) -> u64 {
+        if self.pieces.is_some() {
+            return self.layout.bytes();
+        }
         self.held.load(Ordering::Relaxed) * self.layout.band_bytes()
     }
 
     /// Copies rows of leaves, each into a landing of their length. All of one version, which is returned.
+    ///
+    /// # Errors
+    /// TORN_ROWS, STORAGE_FAILED, DEADLINE_EXCEEDED, CANCELLED.
     pub(super) fn gather(
         &self,
         rows: &RowList,
         leaves: &[usize],
         to: &mut [Landing],
+        until: Until<'_>,
     ) -> Result<u64, Failure> {
-        let shards = self.shared(&rows.bands(&self.layout));
+        let shards = self.shared(&rows.bands(&self.layout), until)?;
         if let Some(files) = &self.files {
             files.check()?;
             let wanted = leaves.iter().filter_map(|at| Some((*at, self.layout.leaves().get(*at)?)));
             wanted.zip(to).try_for_each(|((at, leaf), landing)| files.read(at, leaf, rows, landing))?;
             return Ok(self.commits.lock().version());
         }
-        for (leaf, landing) in leaves.iter().filter_map(|leaf| self.layout.leaves().get(*leaf)).zip(to) {
-            let mut at = 0;
-            for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
-                let into = landing.chunk_mut(at..at + run.length).map_err(|error| internal(&error))?;
+        let wanted = leaves.iter().filter_map(|at| Some((*at, self.layout.leaves().get(*at)?)));
+        for ((at, leaf), landing) in wanted.zip(to) {
+            let source = |run: Run| {
                 let shard = shards.get(shard_of(run.band)).and_then(Option::as_ref);
-                match shard.and_then(|shard| shard.get(&run.band)) {
-                    Some(band) => {
-                        let from = band.chunk(run.offset..run.offset + run.length);
-                        into.copy_from_slice(from.map_err(|error| internal(&error))?);
-                    }
-                    None => into.fill(0),
-                }
-                at += run.length;
-            }
+                let bytes = match shard.and_then(|shard| shard.get(&run.band)) {
+                    Some(band) => self.bytes_of(band, at, run),
+                    None => Ok(None),
+                };
+                (run.length, bytes)
+            };
+            let runs = rows.runs(&self.layout, leaf).filter(|run| run.length > 0);
+            copy_runs(runs.map(source), landing)?;
         }
         Ok(self.commits.lock().version())
     }
 
-    /// Bands that rows need and that have no memory yet.
-    pub(super) fn missing(&self, rows: &RowList) -> Vec<u64> {
-        if self.layout.band_bytes() == 0 || self.files.is_some() {
-            // Rows without bytes need none, however many there are.
-            return Vec::new();
+    /// Bytes of a run of a leaf in a band; none where it has none.
+    pub(super) fn bytes_of<'a>(
+        &'a self,
+        band: &'a Band,
+        leaf: usize,
+        run: Run,
+    ) -> Result<Option<RunBytes<'a>>, Failure> {
+        match (band, &self.pieces) {
+            (Band::Own(landing), _) => {
+                let bytes = landing.chunk(run.offset..run.offset + run.length);
+                bytes.map(|bytes| Some(RunBytes::Band(bytes))).map_err(|error| internal(&error))
+            }
+            (Band::InPieces, Some(pieces)) => {
+                Ok(pieces.chunk(leaf, run.start, run.length)?.map(RunBytes::Piece))
+            }
+            (Band::InPieces, None) => Err(internal(&"a band in no piece")),
         }
-        let bands = rows.bands(&self.layout);
-        let shards = self.shared(&bands);
-        let is_missing = |band: &u64| {
-            let shard = shards.get(shard_of(*band)).and_then(Option::as_ref);
-            shard.is_some_and(|shard| !shard.contains_key(band))
-        };
-        bands.into_iter().filter(is_missing).collect()
     }
 
-    /// Writes rows, all or none. `fresh` are zeroed bands for those that were missing.
+    /// Picks, of some bands, those that nothing but zeros was written into.
+    pub(super) fn absent(
+        &self,
+        mut bands: BTreeSet<u64>,
+        until: Until<'_>,
+    ) -> Result<BTreeSet<u64>, Failure> {
+        let shards = self.shared(&bands, until)?;
+        bands.retain(|band| {
+            let shard = shards.get(shard_of(*band)).and_then(Option::as_ref);
+            shard.is_some_and(|shard| !shard.contains_key(band))
+        });
+        drop(shards);
+        Ok(bands)
+    }
+
+    /// Bands that new rows need and that have no memory yet: zeros need none.
+    pub(super) fn missing(
+        &self,
+        rows: &RowList,
+        parts: &[NewRows<'_>],
+        until: Until<'_>,
+    ) -> Result<BTreeSet<u64>, Failure> {
+        if self.layout.band_bytes() == 0 || self.files.is_some() {
+            // Rows without bytes need none, however many there are.
+            return Ok(BTreeSet::new());
+        }
+        let bands = self.absent(rows.bands(&self.layout), until)?;
+        let mut needed = BTreeSet::new();
+        for (_, leaf, mut bytes) in self.given(rows, parts)? {
+            for run in rows.runs(&self.layout, leaf) {
+                let (new, rest) = bytes.split_at(split(run.length));
+                bytes = rest;
+                if bands.contains(&run.band) && !needed.contains(&run.band) && !is_zero(new) {
+                    needed.insert(run.band);
+                }
+            }
+        }
+        Ok(needed)
+    }
+
+    /// New rows as their leaves and bytes.
+    fn given<'a>(&'a self, rows: &RowList, parts: &'a [NewRows<'_>]) -> Result<Vec<NewBytes<'a>>, Failure> {
+        let one = |part: &'a NewRows<'_>| {
+            let leaf = self.layout.leaves().get(part.leaf).ok_or_else(|| internal(&"no such leaf"))?;
+            let bytes = part.block.chunk(0..rows.len() * leaf.row_bytes).map_err(|error| internal(&error))?;
+            Ok((part.leaf, leaf, bytes))
+        };
+        parts.iter().map(one).collect()
+    }
+
+    /// Writes rows, all or none. `fresh` are bands for those that were missing, with zeroed memory where it is their own. A band that is not there keeps its zeros:
+    /// whatever a writer does to its tensors meanwhile, they were zero when room was taken.
     pub(super) fn apply(
         &self,
         rows: &RowList,
         parts: &[NewRows<'_>],
         terms: Terms,
-        fresh: Vec<(u64, Landing)>,
+        fresh: Vec<(u64, Band)>,
+        until: Until<'_>,
     ) -> Result<Committed, Failure> {
-        let mut given = Vec::with_capacity(parts.len());
-        for part in parts {
-            let leaf = self.layout.leaves().get(part.leaf).ok_or_else(|| internal(&"no such leaf"))?;
-            let bytes = part.block.chunk(0..rows.len() * leaf.row_bytes).map_err(|error| internal(&error))?;
-            given.push((part.leaf, leaf, bytes));
-        }
+        let given = self.given(rows, parts)?;
         let bands = rows.bands(&self.layout);
-        let mut shards = self.alone(&bands);
+        let mut shards = self.alone(&bands, until)?;
         self.save_for_snapshot(&bands, &shards);
         if let Some(files) = &self.files {
             let lock = shards.iter().position(Option::is_some).unwrap_or(0);
-            return self.apply_to_files(files, lock, rows, &given, terms);
+            return self.apply_to_files(files, lock, rows, &given, (terms, until));
         }
         let committed = {
             let mut commits = self.commits.lock();
@@ -223,24 +327,30 @@ impl MutableSet {
             commits.check(terms.expects)?;
             commits.commit(rows, terms.retry)
         };
-        for (band, landing) in fresh {
-            if let Some(shard) = shards.get_mut(shard_of(band)).and_then(Option::as_mut) {
-                shard.entry(band).or_insert_with(|| {
-                    self.held.fetch_add(1, Ordering::Relaxed);
-                    landing
-                });
+        for (number, band) in fresh {
+            let Some(shard) = shards.get_mut(shard_of(number)).and_then(Option::as_mut) else { continue };
+            if shard.contains_key(&number) {
+                continue;
             }
+            if let (Band::InPieces, Some(pieces)) = (&band, &self.pieces) {
+                pieces.zero(&self.layout, number)?;
+            }
+            self.held.fetch_add(1, Ordering::Relaxed);
+            shard.insert(number, band);
         }
-        for (_, leaf, mut bytes) in given {
+        for (at, leaf, mut bytes) in given {
             for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
-                let shard = shards.get_mut(shard_of(run.band)).and_then(Option::as_mut);
-                let band = shard.and_then(|shard| shard.get_mut(&run.band));
-                let band = band.ok_or_else(|| internal(&"a band without memory"))?;
-                let into = band.chunk_mut(run.offset..run.offset + run.length);
-                let into = into.map_err(|error| internal(&error))?;
-                let (from, rest) = bytes.split_at(into.len());
-                into.copy_from_slice(from);
+                let (from, rest) = bytes.split_at(split(run.length));
                 bytes = rest;
+                let shard = shards.get_mut(shard_of(run.band)).and_then(Option::as_mut);
+                match (shard.and_then(|shard| shard.get_mut(&run.band)), &self.pieces) {
+                    (Some(Band::Own(landing)), _) => {
+                        let into = landing.chunk_mut(run.offset..run.offset + run.length);
+                        into.map_err(|error| internal(&error))?.copy_from_slice(from);
+                    }
+                    (Some(Band::InPieces), Some(pieces)) => pieces.write(at, run.start, from)?,
+                    (Some(Band::InPieces), None) | (None, _) => {}
+                }
             }
         }
         Ok(committed)
@@ -253,14 +363,14 @@ impl MutableSet {
         lock: usize,
         rows: &RowList,
         parts: &[NewBytes<'_>],
-        terms: Terms,
+        (terms, until): (Terms, Until<'_>),
     ) -> Result<Committed, Failure> {
         if let Some(before) = terms.before(&self.commits.lock())? {
             return Ok(before);
         }
         files.check()?;
         files.reserve(rows, parts)?;
-        if let Some(made) = files.commit(&self.commits, lock, rows, parts, terms) {
+        if let Some(made) = files.commit(&self.commits, lock, rows, parts, (terms, until)) {
             return made;
         }
         let committed = {
@@ -278,29 +388,76 @@ impl MutableSet {
             files.settle(lock, &record, rows, parts)
         });
         if let Err(failure) = settled {
-            self.commits.lock().failed(terms.retry);
+            let behind = {
+                let mut commits = self.commits.lock();
+                commits.failed(terms.retry);
+                commits.settled()
+            };
             files.tear(lock, rows, parts);
+            // Rows of an extension are given back.
+            let cursor = if let RowList::Round { first, .. } = *rows { first } else { behind };
+            files.note_failed(lock, &Record { committed, cursor, retry: None });
             return Err(failure);
         }
         Ok(committed)
     }
 
     /// Ends the use of files, when nobody reads or writes them any more.
-    pub(super) fn forget_files(&self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// STORAGE_FULL, STORAGE_FAILED, NOT_FOUND, DEADLINE_EXCEEDED, CANCELLED: it is a set still.
+    pub(super) fn forget_files(&self, until: Until<'_>) -> Result<(), Failure> {
         let Some(files) = &self.files else { return Ok(()) };
-        let _alone: Vec<_> = self.shards.iter().map(|shard| shard.write()).collect();
+        let _alone = self.turns.turn(Wish::all(true), until)?;
         files.forget()
     }
 
-    fn shared(&self, bands: &BTreeSet<u64>) -> Vec<Option<RwLockReadGuard<'_, Shard>>> {
-        let wanted = shards_of(bands);
-        (0..).zip(&self.shards).map(|(at, shard)| wanted.contains(&at).then(|| shard.read())).collect()
+    /// Locks the shards of bands, to be read.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED, CANCELLED.
+    pub(super) fn shared(
+        &self,
+        bands: &BTreeSet<u64>,
+        until: Until<'_>,
+    ) -> Result<Locked<'_, Vec<Option<RwLockReadGuard<'_, Shard>>>>, Failure> {
+        self.locked(bands, false, until, RwLock::read)
     }
 
-    fn alone(&self, bands: &BTreeSet<u64>) -> Vec<Option<RwLockWriteGuard<'_, Shard>>> {
-        let wanted = shards_of(bands);
-        (0..).zip(&self.shards).map(|(at, shard)| wanted.contains(&at).then(|| shard.write())).collect()
+    /// Locks the shards of bands, to be written.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED, CANCELLED.
+    pub(super) fn alone(
+        &self,
+        bands: &BTreeSet<u64>,
+        until: Until<'_>,
+    ) -> Result<Locked<'_, Vec<Option<RwLockWriteGuard<'_, Shard>>>>, Failure> {
+        self.locked(bands, true, until, RwLock::write)
     }
+
+    fn locked<'a, G>(
+        &'a self,
+        bands: &BTreeSet<u64>,
+        alone: bool,
+        until: Until<'_>,
+        lock: impl Fn(&'a RwLock<Shard>) -> G,
+    ) -> Result<Locked<'a, Vec<Option<G>>>, Failure> {
+        let wanted = shards_of(bands);
+        let turn = self.turns.turn(Wish::of(&wanted, alone), until)?;
+        let shards = (0..).zip(&self.shards);
+        Ok(turn.locked(shards.map(|(at, shard)| wanted.contains(&at).then(|| lock(shard))).collect()))
+    }
+}
+
+/// Length of a run, at which bytes are split: a run of a block fits into memory.
+fn split(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+/// Returns whether bytes are zero. Looked at in pieces, so that the first one of new rows mostly settles it.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(4096).all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
 /// Zeroes a block for a band.
@@ -308,6 +465,28 @@ pub(super) fn zeroed(block: &Block) -> Result<Landing, Failure> {
     let mut landing = block.landing().ok_or_else(|| internal(&"a fresh block cannot be written"))?;
     landing.chunk_mut(0..block.len()).map_err(|error| internal(&error))?.fill(0);
     Ok(landing)
+}
+
+/// Copies runs one behind the other, each with its length and its bytes, or zeros where it has none.
+fn copy_runs<'a>(
+    runs: impl Iterator<Item = (u64, Result<Option<RunBytes<'a>>, Failure>)>,
+    to: &mut Landing,
+) -> Result<(), Failure> {
+    let is_large = to.len() >= PAST_CACHES_FROM;
+    let (mut runs, mut at) = (runs.peekable(), 0);
+    while let Some((length, from)) = runs.next() {
+        let into = to.chunk_mut(at..at + length).map_err(|error| internal(&error))?;
+        match from? {
+            Some(from) if is_large => {
+                let next = runs.peek().and_then(|(_, next)| next.as_ref().ok()?.as_ref());
+                copy_run(into, from.as_ref(), next.map_or(&[], AsRef::as_ref));
+            }
+            Some(from) => into.copy_from_slice(from.as_ref()),
+            None => into.fill(0),
+        }
+        at += length;
+    }
+    Ok(())
 }
 
 pub(super) fn shard_of(band: u64) -> usize {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   read      rows are packed into tensors of the asker ── map, or pull            only these rows travel
+//!   map       rows are tensors of the asker where they lie ── commits to them wait until these are released
 //!   commit    new rows are tensors of the writer ── leased here, or pulled ── applied in one step: version + 1
 //!   snapshot  all rows of one moment are tensors of this peer ── published as a sealed set
 //! ```
@@ -11,7 +12,9 @@
 mod commit;
 mod files;
 mod hosted;
+mod locking;
 mod making;
+mod mapping;
 mod memory;
 mod packing;
 mod publishing;
@@ -28,6 +31,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use prost::Message as _;
+use tensorlane_memory::Purpose;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
@@ -86,9 +90,13 @@ impl Exchange {
         }
         let deadline = self.deadline(request.deadline_ms);
         match self.set_meant(&request.set) {
-            Ok(Meant::Here(set)) => self.on_worker(Box::new(done), move |exchange| {
-                exchange.pack_rows(&set, by, request, deadline, &caller.cancel)
-            }),
+            Ok(Meant::Here(set)) => {
+                let queueing = caller.queueing(Purpose::Put, deadline);
+                self.on_waiter(queueing, Box::new(done), move |exchange| {
+                    let waits = (&caller.claimant(), deadline, &caller.cancel);
+                    exchange.pack_rows(&set, by, request, waits)
+                });
+            }
             Ok(Meant::There(peer, life, set)) => {
                 let request = v1::SetReadRequest { set, ..request };
                 self.read_there(Reading::new(caller, by, (peer, life), request, deadline), Box::new(done));

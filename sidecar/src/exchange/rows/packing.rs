@@ -1,6 +1,7 @@
 //! Rows on their way out: copied into blocks of their own, all of one version.
 //!
-//! A few rows are copied under their locks, at once. All rows of a large set are a snapshot, which commits do not wait for.
+//! A few rows are copied under their locks, at once. Many that are neighbours, such as all of a large set, are a snapshot, which
+//! commits do not wait for.
 
 use std::time::Instant;
 
@@ -14,12 +15,14 @@ use tensorlane_proto::selection::MAX_ROWS;
 use tensorlane_proto::wire;
 
 use super::RowsRead;
+use super::locking::withdrawn;
 use super::memory::{MutableSet, internal};
 use crate::cancel::Cancel;
 use crate::exchange::{Exchange, Taken};
-use crate::store::{AllocRequest, NoTurn, turn};
+use crate::store::{AllocRequest, Claimant, NoTurn, turn};
 
-/// Bytes of all rows from which on they are copied as a snapshot. Less is copied in a few milliseconds, for which commits wait.
+/// Bytes of neighbouring rows from which on they are copied as a snapshot. Less is copied in a few milliseconds, for which commits
+/// wait.
 const LARGE_BYTES: u64 = 16 << 20;
 
 /// Rows of leaves in blocks of their own, which nobody leases yet.
@@ -40,70 +43,82 @@ struct RowsRoom {
 pub(super) struct Packing<'a> {
     pub(super) set: &'a MutableSet,
     pub(super) leaves: &'a [usize],
-    pub(super) deadline: Instant,
-    pub(super) cancel: &'a Cancel,
+    pub(super) waits: Waits<'a>,
 }
+
+/// Caller that waits, until when and for how long it wants to.
+pub(super) type Waits<'a> = (&'a Claimant, Instant, &'a Cancel);
 
 // === impl Exchange ===
 
 impl Exchange {
-    /// Packs rows into tensors that a holder leases. Blocks: for workers.
+    /// Packs rows into tensors that a holder leases. Blocks: for waiters.
     pub(super) fn pack_rows(
         &self,
         set: &MutableSet,
         by: Holder,
         request: v1::SetReadRequest,
-        deadline: Instant,
-        cancel: &Cancel,
+        waits: Waits<'_>,
     ) -> Result<RowsRead, Failure> {
+        let (_, deadline, cancel) = waits;
         if cancel.is_cancelled() {
             return Err(Failure::new(Reason::Cancelled, "the reader is gone, or withdrew the call"));
         }
         let leaves = chosen(&set.layout, &request.keys)?;
-        let packing = Packing { set, leaves: &leaves, deadline, cancel };
-        let (count, packed) = if request.rows.is_none() && packing.is_large() {
-            (set.layout.rows(), self.pack_all(&packing)?)
-        } else {
-            let rows = RowList::new(&wire::selection(request.rows)?, &set.layout)?;
-            (rows.len(), self.pack_some(&packing, &rows)?)
+        let packing = Packing { set, leaves: &leaves, waits };
+        let rows = RowList::of_any_length(&wire::selection(request.rows)?, &set.layout)?;
+        let span = rows.span().filter(|_| request.map);
+        if let Some(mapped) =
+            span.map(|span| self.map_rows(set, by, &leaves, span, (deadline, cancel))).transpose()?.flatten()
+        {
+            self.metrics.sets.rows_read.inc_by(rows.len());
+            return Ok(mapped);
+        }
+        let packed = match rows.span().filter(|(_, count)| packing.is_large(*count)) {
+            Some(span) => self.pack_span(&packing, span)?,
+            None => self.pack_some(&packing, &rows)?,
         };
         let PackedBlocks { blocks, version } = packed;
         let taken = self.lease_blocks(by, blocks)?;
-        self.metrics.sets.rows_read.inc_by(count);
+        self.metrics.sets.rows_read.inc_by(rows.len());
         Ok(RowsRead { taken, version })
     }
 
-    /// Packs all rows of leaves as they are at one moment. Commits go on meanwhile.
+    /// Packs neighbouring rows of leaves, the first one and their number, as they are at one moment. Commits go on meanwhile.
     ///
     /// # Errors
     /// TOO_LARGE, ARENA_FULL, TORN_ROWS, STORAGE_FAILED, DEADLINE_EXCEEDED, CANCELLED.
-    pub(super) fn pack_all(&self, packing: &Packing<'_>) -> Result<PackedBlocks, Failure> {
-        let Packing { set, leaves, deadline, cancel } = *packing;
+    pub(super) fn pack_span(
+        &self,
+        packing: &Packing<'_>,
+        (first, count): (u64, u64),
+    ) -> Result<PackedBlocks, Failure> {
+        let Packing { set, leaves, waits: (_, deadline, cancel) } = *packing;
         // Before the room: whoever waits for its turn holds none.
         let _copying = match turn(&set.copying, deadline, cancel) {
             Ok(turn) => turn,
-            Err(NoTurn::Cancelled) => {
-                return Err(Failure::new(Reason::Cancelled, "the caller is gone, or withdrew the call"));
-            }
+            Err(NoTurn::Cancelled) => return Err(withdrawn()),
             Err(NoTurn::TooLate) => {
-                let what = "all rows of the set are being copied for another caller; give the call a longer deadline";
+                let what = "many rows of the set are being copied for another caller; give the call a longer deadline";
                 return Err(Failure::new(Reason::DeadlineExceeded, what));
             }
         };
-        let RowsRoom { blocks, landings } = self.room_for_rows(packing, set.layout.rows())?;
-        let version = set.copy_all(leaves, landings, deadline, cancel)?;
+        let RowsRoom { blocks, landings } = self.room_for_rows(packing, count)?;
+        let version = set.copy_span((first, count), leaves, landings, (deadline, cancel))?;
         Ok(PackedBlocks { blocks, version })
     }
 
     fn pack_some(&self, packing: &Packing<'_>, rows: &RowList) -> Result<PackedBlocks, Failure> {
+        rows.check_length()?;
         let RowsRoom { blocks, mut landings } = self.room_for_rows(packing, rows.len())?;
-        let version = packing.set.gather(rows, packing.leaves, &mut landings)?;
+        let (_, deadline, cancel) = packing.waits;
+        let version = packing.set.gather(rows, packing.leaves, &mut landings, (deadline, cancel))?;
         Ok(PackedBlocks { blocks, version })
     }
 
     /// Room for so many rows of each leaf, all or none.
     fn room_for_rows(&self, packing: &Packing<'_>, count: u64) -> Result<RowsRoom, Failure> {
-        let &Packing { deadline, cancel, .. } = packing;
+        let (claimant, deadline, cancel) = packing.waits;
         let descriptors: Vec<Descriptor> =
             packing.leaves().map(|leaf| leaf.packed(count)).collect::<Result<_, Failure>>()?;
         let sizes: Vec<u64> = descriptors.iter().map(|one| one.layout.bytes()).collect();
@@ -115,7 +130,8 @@ impl Exchange {
             );
             return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
         }
-        let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes, deadline, cancel };
+        let purpose = Purpose::Put;
+        let alloc = AllocRequest { writer: None, claimant, purpose, bytes, deadline, cancel };
         let blocks = self.store.allocate_all(&sizes, &alloc)?;
         let landing =
             |block: &Block| block.landing().ok_or_else(|| internal(&"a fresh block cannot be written"));
@@ -150,9 +166,8 @@ impl Packing<'_> {
         self.leaves.iter().filter_map(|leaf| self.set.layout.leaves().get(*leaf))
     }
 
-    /// Returns whether all rows are more than commits should wait for.
-    fn is_large(&self) -> bool {
-        let rows = self.set.layout.rows();
+    /// Returns whether so many rows are more than commits should wait for.
+    fn is_large(&self, rows: u64) -> bool {
         let bytes = self.leaves().map(|leaf| leaf.row_bytes.saturating_mul(rows));
         rows > MAX_ROWS as u64 || bytes.fold(0, u64::saturating_add) > LARGE_BYTES
     }

@@ -3,6 +3,7 @@
 //! Rows lie in tensors of this sidecar until the manifest has them. So a snapshot that is refused, at whatever step, leaves nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tensorlane_memory::Purpose;
@@ -18,11 +19,10 @@ use tensorlane_proto::{DType, Metadata};
 
 use super::Meant;
 use super::memory::{MutableSet, internal};
-use super::packing::{PackedBlocks, Packing};
-use crate::cancel::Cancel;
+use super::packing::{PackedBlocks, Packing, Waits};
 use crate::exchange::names::tensor_name;
 use crate::exchange::{Caller, Exchange, Taken};
-use crate::store::{AllocRequest, OWN};
+use crate::store::{AllocRequest, Claimant, OWN};
 
 /// Most versions that a snapshot may keep which another peer asks for: each is a copy of the set in this arena.
 const KEEP_OF_PEERS_MAX: u32 = 8;
@@ -52,9 +52,11 @@ impl Exchange {
         let deadline = self.deadline(request.deadline_ms);
         match self.set_meant(&request.set) {
             Ok(Meant::Here(set)) => {
-                let cancel = caller.cancel.clone();
-                self.on_worker(Box::new(done), move |exchange| {
-                    exchange.publish_rows(&set, &request, deadline, &cancel)
+                let caller = caller.clone();
+                let queueing = caller.queueing(Purpose::Put, deadline);
+                self.on_waiter(queueing, Box::new(done), move |exchange| {
+                    let waits = (&caller.claimant(), deadline, &caller.cancel);
+                    exchange.publish_rows(&set, &request, waits)
                 });
             }
             Ok(Meant::There(peer, life, set)) => {
@@ -65,13 +67,12 @@ impl Exchange {
         }
     }
 
-    /// Publishes all rows as they are at one moment. Blocks: for workers.
+    /// Publishes all rows as they are at one moment. Blocks: for waiters.
     pub(super) fn publish_rows(
         &self,
         set: &MutableSet,
         request: &v1::SetSnapshotRequest,
-        deadline: Instant,
-        cancel: &Cancel,
+        waits: Waits<'_>,
     ) -> Result<v1::SetSnapshotResponse, Failure> {
         let name = match request.name.as_str() {
             "" => set.name.clone(),
@@ -80,30 +81,46 @@ impl Exchange {
         let keys = tree_of(set.layout.leaves(), set.layout.rows())?;
         let leaves: Vec<usize> = (0..set.layout.leaves().len()).collect();
         let PackedBlocks { blocks, version } =
-            self.pack_all(&Packing { set, leaves: &leaves, deadline, cancel })?;
+            self.pack_span(&Packing { set, leaves: &leaves, waits }, (0, set.layout.rows()))?;
         let staged = Staged { exchange: self, taken: self.lease_blocks(OWN, blocks)? };
         let mut reference_of = |leaf: &usize| {
             let taken = staged.taken.get(*leaf).ok_or_else(|| internal(&"a leaf was not packed"))?;
             Ok::<_, Failure>(taken.tensor.reference.clone())
         };
         let tree = keys.try_map(&mut reference_of)?;
-        let publishing = Publishing { name, keep: request.keep, tree, deadline, cancel };
-        let (sealed, reference) = self.publish_next(publishing, &staged.taken)?;
+        let publishing = Publishing { name, keep: request.keep, tree, waits };
+        let (sealed, reference) = self.publish_next(set, publishing, &staged.taken)?;
         self.metrics.sets.snapshots.inc();
         Ok(v1::SetSnapshotResponse { version: sealed, set_version: version, reference: reference.encode() })
     }
 
-    /// Publishes leaves on top of the latest version, whichever that is.
+    /// Notes that this pod keeps all versions that there are of the name of a new set.
+    pub(super) fn keep_versions(&self, set: &MutableSet) {
+        let there = self.store.versions(&set.name);
+        set.kept.store(u32::try_from(there).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Notes how many versions of a name this pod keeps, where a mutable set is called so.
+    pub(in crate::exchange) fn versions_kept(&self, name: &TensorName, keep: u32) {
+        if let Some(set) = self.mutable_sets.table.lock().named(name.as_str()) {
+            set.kept.store(keep, Ordering::Relaxed);
+        }
+    }
+
+    /// Publishes leaves on top of the latest version, whichever that is. Another peer keeps no fewer versions than this pod.
     fn publish_next(
         &self,
+        set: &MutableSet,
         publishing: Publishing<'_>,
         leaves: &[Taken],
     ) -> Result<(u64, Reference), Failure> {
-        let Publishing { name, keep, tree, deadline, cancel } = publishing;
+        let Publishing { name, keep, tree, waits } = publishing;
+        let (claimant, deadline, cancel) = waits;
+        let is_of_peer = matches!(claimant, Claimant::Peer(_));
         let mut manifest = Manifest { version: 0, tree };
         loop {
             manifest.version = self.store.latest_version(&name).saturating_add(1);
-            let stored = self.put_manifest(&manifest, deadline, cancel)?;
+            let stored = self.put_manifest(&manifest, waits)?;
             let (id, reference) = (stored.id, stored.tensor.reference.clone());
             // The name has it from then on, or nobody does.
             let _staged = Staged { exchange: self, taken: vec![stored] };
@@ -112,10 +129,15 @@ impl Exchange {
                 leaves: leaves.iter().map(|leaf| leaf.id).collect(),
                 name: name.clone(),
                 version: manifest.version,
-                keep,
+                keep: if is_of_peer { keep.max(set.kept.load(Ordering::Relaxed)) } else { keep },
             };
             match self.store.publish(publication) {
-                Ok(()) => return Ok((manifest.version, reference)),
+                Ok(()) => {
+                    if !is_of_peer {
+                        self.versions_kept(&name, keep);
+                    }
+                    return Ok((manifest.version, reference));
+                }
                 // Another writer was faster: on top of its version, while there is time.
                 Err(failure)
                     if failure.reason == Reason::VersionChanged
@@ -129,15 +151,15 @@ impl Exchange {
     fn put_manifest(
         &self,
         manifest: &Manifest,
-        deadline: Instant,
-        cancel: &Cancel,
+        (claimant, deadline, cancel): Waits<'_>,
     ) -> Result<Taken, Failure> {
         let bytes = manifest.encode().map_err(|error| Failure::new(Reason::TooLarge, error.to_string()))?;
         let length = bytes.len() as u64;
         let layout = Shape::new(&[length]).and_then(|shape| Layout::contiguous(DType::U8, shape));
         let layout = layout.map_err(|error| internal(&error))?;
         let metadata = Metadata::new([(SET_METADATA, "1")]).map_err(|error| internal(&error))?;
-        let alloc = AllocRequest { writer: None, purpose: Purpose::Put, bytes: length, deadline, cancel };
+        let purpose = Purpose::Put;
+        let alloc = AllocRequest { writer: None, claimant, purpose, bytes: length, deadline, cancel };
         let block = self.store.allocate(&alloc)?;
         let mut landing = block.landing().ok_or_else(|| internal(&"a fresh block cannot be written"))?;
         landing.write(0, &bytes).map_err(|error| internal(&error))?;
@@ -151,12 +173,11 @@ struct Publishing<'a> {
     name: TensorName,
     keep: u32,
     tree: Tree<Reference>,
-    deadline: Instant,
-    cancel: &'a Cancel,
+    waits: Waits<'a>,
 }
 
 /// Checks a snapshot that another peer asks for. It lies in the arena of this one, so it is the set's own name that it gets, and
-/// a few versions that it keeps.
+/// a few versions that it keeps: at least those that this pod keeps, whatever it asks for.
 pub(super) fn may_publish(set: &MutableSet, request: &v1::SetSnapshotRequest) -> Result<(), Failure> {
     if !request.name.is_empty() && request.name != set.name.as_str() {
         let what = format!(

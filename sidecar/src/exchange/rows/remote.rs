@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use tensorlane_memory::Purpose;
 use tensorlane_proto::allowed::any_matches;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
@@ -23,11 +24,15 @@ use crate::exchange::acquire::Terms;
 use crate::exchange::fetch::Fetch;
 use crate::exchange::gather::Gather;
 use crate::exchange::waits::Owner;
-use crate::exchange::{Caller, Done, Exchange, Taken};
+use crate::exchange::{Caller, Done, Exchange, Queueing, Taken};
 use crate::peer::{PeerHold, PeerKey, SetDone};
+use crate::store::Claimant;
 
 /// Time that the owner is told for that its rows are not wanted any more. Behind it the grace of a lost peer has ended the lease.
 const RELEASE: Duration = Duration::from_secs(60);
+
+/// Most of a commit's time that is left for the owner's answer to come.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// Number of times that an owner is asked for rows whose answer, or whose tensors, were lost with a connection.
 const TRIES: u32 = 4;
@@ -92,7 +97,7 @@ impl Exchange {
         deadline: Instant,
         done: Done<v1::SetCommitResponse>,
     ) {
-        let request = repeatable(request);
+        let request = v1::SetCommitRequest { deadline_ms: for_the_owner(deadline), ..repeatable(request) };
         self.ask_owner(caller, life, v1::set_call::Kind::Commit(request), deadline, move |answer| {
             done(match answer {
                 Ok(v1::set_answer::Kind::Committed(committed)) => Ok(committed),
@@ -242,7 +247,9 @@ impl Exchange {
                 };
                 // What is flushed is there: a set that is waited for has nothing to be brought to the disk.
                 let asked = v1::SetOpenRequest { flush: asked.flush && found.is_ok(), ..asked };
-                exchange.open_or_wait((Owner::Peer(from.name.clone()), gone), found, &asked, Box::new(done));
+                let queueing = waits(from, self.deadline(asked.deadline_ms), &gone);
+                let by = (Owner::Peer(from.name.clone()), gone);
+                exchange.open_or_wait(by, found, &asked, queueing, Box::new(done));
             }
             Ok(v1::set_call::Kind::Snapshot(asked)) => exchange.serve_snapshot(from, asked, gone, reply),
             Ok(v1::set_call::Kind::Read(asked)) => exchange.serve_read(from, asked, gone, reply),
@@ -253,7 +260,15 @@ impl Exchange {
         }
     }
 
-    fn serve_read(self: &Arc<Self>, from: &PeerKey, asked: v1::SetReadRequest, gone: Cancel, reply: SetDone) {
+    fn serve_read(
+        self: &Arc<Self>,
+        from: &PeerKey,
+        mut asked: v1::SetReadRequest,
+        gone: Cancel,
+        reply: SetDone,
+    ) {
+        // Rows are mapped in the pod of their set alone: a peer gives back what it maps of ours seconds after its last client did.
+        asked.map = false;
         let set = self.own_set(&asked.set).and_then(|set| match asked.keys.len() {
             0..=SETS_LEAVES_MAX => Ok(set),
             keys => {
@@ -268,9 +283,10 @@ impl Exchange {
         let (from, deadline) = (from.clone(), self.deadline(asked.deadline_ms));
         let (peer, bytes) = (from.name.clone(), held(asked.encoded_len()));
         let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
-            Ok(place) => exchange.on_worker(reply, move |exchange| {
+            Ok(place) => exchange.on_waiter(waits(&from, deadline, &gone), reply, move |exchange| {
                 let _place = place;
-                let pack = |holder| exchange.pack_rows(&set, holder, asked, deadline, &gone);
+                let claimant = Claimant::Peer(from.name.clone());
+                let pack = |holder| exchange.pack_rows(&set, holder, asked, (&claimant, deadline, &gone));
                 let (_, RowsRead { taken, version }) = exchange.lease_for(&from, pack)?;
                 let references = taken.iter().map(|taken| taken.tensor.reference.encode()).collect();
                 Ok(answer(v1::set_answer::Kind::Packed(v1::SetPacked { references, version })))
@@ -301,9 +317,10 @@ impl Exchange {
             Err(failure) => return reply(Err(failure)),
         };
         let bytes = held(asked.encoded_len());
+        let on_behalf = Some(Claimant::Peer(from.name.clone()));
         let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
             Ok(place) => {
-                let caller = Caller { holder: None, link: None, cancel: gone };
+                let caller = Caller { holder: None, link: None, on_behalf, cancel: gone };
                 let done = move |outcome: Result<v1::SetCommitResponse, Failure>| {
                     drop(place);
                     reply(outcome.map(|done| answer(v1::set_answer::Kind::Committed(done))));
@@ -331,15 +348,17 @@ impl Exchange {
             Err(failure) => return reply(Err(failure)),
         };
         let (deadline, bytes) = (self.deadline(asked.deadline_ms), held(asked.encoded_len()));
+        let (peer, from) = (from.name.clone(), from.clone());
         let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
-            Ok(place) => exchange.on_worker(reply, move |exchange| {
+            Ok(place) => exchange.on_waiter(waits(&from, deadline, &gone), reply, move |exchange| {
                 let _place = place;
-                let published = exchange.publish_rows(&set, &asked, deadline, &gone)?;
+                let claimant = Claimant::Peer(from.name.clone());
+                let published = exchange.publish_rows(&set, &asked, (&claimant, deadline, &gone))?;
                 Ok(answer(v1::set_answer::Kind::Published(published)))
             }),
             Err(failure) => reply(Err(failure)),
         };
-        self.in_share(&from.name, bytes, Box::new(call));
+        self.in_share(&peer, bytes, Box::new(call));
     }
 
     /// A set of ours that another peer asks for.
@@ -383,6 +402,19 @@ fn repeatable(mut request: v1::SetCommitRequest) -> v1::SetCommitRequest {
         request.retry_id = bytes::Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
     }
     request
+}
+
+/// Milliseconds that the owner may wait: less than is left here, so that its reason comes in time.
+fn for_the_owner(deadline: Instant) -> u64 {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let less = left.saturating_sub((left / 10).min(ANSWER_MAX));
+    u64::try_from(less.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// Wait of a peer for room.
+fn waits(from: &PeerKey, deadline: Instant, gone: &Cancel) -> Queueing {
+    let claimant = Claimant::Peer(from.name.clone());
+    Queueing { claimant, purpose: Purpose::Put, deadline, cancel: Some(gone.clone()) }
 }
 
 fn nothing_asked() -> Failure {

@@ -1,6 +1,6 @@
 //! The share that each peer has of the calls about sets of this sidecar: so many at a time, the next ones in line.
 //!
-//! Whoever is at a call may wait for room on a worker until its deadline. Without a share, one peer could have all workers.
+//! What is asked for is kept while it waits, so the line of each peer is bounded in bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tensorlane_proto::identity::PeerName;
 
 use crate::exchange::Exchange;
 
-/// Calls of one peer that are made at a time: a sixteenth of the workers.
+/// Calls of one peer that are made at a time: as many as it has waiters.
 pub(super) const AT_A_TIME: usize = 16;
 /// Most calls of one peer that stand in line.
 pub(super) const WAITING_MAX: usize = 1_024;

@@ -5,13 +5,22 @@ use std::sync::Arc;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::TensorName;
-use tensorlane_proto::rows::SetId;
+use tensorlane_proto::rows::{REPEATS_MAX, SetId};
 
-/// Mutable sets of one peer at most. Each costs some 5 KiB beside its rows and its layout, and up to
-/// 100 KiB for the commits that may be repeated.
+/// Mutable sets of one peer at most. Each costs some 5 KiB beside its rows and its layout, and up to 100 KiB for the commits that may be
+/// repeated, less where there are many: 64 MiB of all.
 pub(super) const SETS_MAX: usize = 4_096;
 /// Bytes of heap that the layouts and writers of all mutable sets of one peer take at most.
 pub(super) const LAYOUTS_BYTES_MAX: u64 = 64 << 20;
+
+/// Commits that a set remembers for their repeats, which is entered as one of so many sets.
+pub(super) const fn repeats_among(sets: usize) -> usize {
+    match sets {
+        0..=256 => REPEATS_MAX,
+        257..=1_024 => REPEATS_MAX / 4,
+        _ => REPEATS_MAX / 16,
+    }
+}
 
 /// All mutable sets.
 pub(super) struct Table<S> {
@@ -121,6 +130,11 @@ impl<S> Table<S> {
         }
     }
 
+    /// Number of the sets.
+    pub(super) fn count(&self) -> usize {
+        self.sets.len()
+    }
+
     /// Sets whose names begin so, by name.
     pub(super) fn beginning(&self, prefix: &str) -> impl Iterator<Item = &Arc<S>> {
         let named = self.names.iter().filter(move |(name, _)| name.as_str().starts_with(prefix));
@@ -159,6 +173,16 @@ mod tests {
         }
         let refused = table.create(&TensorName::new("more").unwrap(), 1, None, |_| ()).unwrap_err();
         assert_eq!(refused.reason, Reason::LimitExceeded);
+    }
+
+    #[test]
+    fn commits_that_all_sets_remember_take_64_mib_at_most() {
+        let all: usize = (1..=SETS_MAX).map(repeats_among).sum();
+        assert!(all * 100 <= 64 << 20, "{all} commits of 100 bytes");
+        assert_eq!(
+            [1, 256, 257, 1_024, 1_025, SETS_MAX].map(repeats_among),
+            [1_024, 1_024, 256, 256, 64, 64]
+        );
     }
 
     #[test]

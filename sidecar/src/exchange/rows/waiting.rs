@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorlane_memory::Purpose;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::TensorName;
@@ -21,7 +22,7 @@ use crate::cancel::Cancel;
 use crate::exchange::attempts::{Attempts, Rest};
 use crate::exchange::lookup::There;
 use crate::exchange::waits::{Key, Owner, WaitId, Waiter, cost};
-use crate::exchange::{Caller, Done, Exchange};
+use crate::exchange::{Caller, Done, Exchange, Queueing};
 use crate::gate;
 
 /// Waits, by the name and the entry of each.
@@ -88,7 +89,8 @@ impl Exchange {
                 let wait_ms = rest.map_or(request.wait_ms, Rest::here);
                 let request = v1::SetOpenRequest { wait_ms, ..request.clone() };
                 let by = (Owner::Client(caller.holder), caller.cancel.clone());
-                self.open_or_wait(by, found.and_then(here), &request, done);
+                let queueing = caller.queueing(Purpose::Put, self.deadline(request.deadline_ms));
+                self.open_or_wait(by, found.and_then(here), &request, queueing, done);
             }
         }
     }
@@ -99,20 +101,22 @@ impl Exchange {
         by: (Owner, Cancel),
         found: Result<Arc<MutableSet>, Failure>,
         request: &v1::SetOpenRequest,
+        queueing: Queueing,
         done: Done<v1::SetOpenResponse>,
     ) {
+        let flushing = request.flush.then_some(queueing);
         let waits = request.wait_ms > 0 && !SetReference::is_meant(&request.set);
         let name = match found {
-            Ok(set) => return self.opened(set, request.flush, done),
+            Ok(set) => return self.opened(set, flushing, done),
             Err(failure) if failure.reason != Reason::NotFound || !waits => return done(Err(failure)),
             Err(failure) => match self.own_name(&request.set) {
                 Some(name) => name,
                 None => return done(Err(failure)),
             },
         };
-        let (exchange, flush) = (Arc::clone(self), request.flush);
+        let exchange = Arc::clone(self);
         let appeared: Done<Arc<MutableSet>> = Box::new(move |set| match set {
-            Ok(set) => exchange.opened(set, flush, done),
+            Ok(set) => exchange.opened(set, flushing, done),
             Err(failure) => done(Err(failure)),
         });
         SetWait::begin(self, by, name, self.set_wait(request), appeared);

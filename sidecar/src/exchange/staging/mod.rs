@@ -24,22 +24,22 @@ use parking_lot::Mutex;
 use tensorlane_memory::{Block, Owner as Writer, Purpose};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{SessionId, TensorId, TensorName};
+use tensorlane_proto::ledger::{Holder, SessionId, TensorId, TensorName};
 
 use self::poll::Poll;
 use self::reader::Reader;
 use self::table::{FIRST, Given, Left, Limits, STALL, Table, Wanted, Why};
 use super::lookup::There;
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::{Done, Exchange};
+use super::{Done, Exchange, Queueing};
 use crate::metrics::label::StagingEnd;
-use crate::store::{AllocRequest, OWN, no_gpu_process, whole};
+use crate::store::{AllocRequest, Claimant, OWN, no_gpu_process, whole};
 
 /// Tensors that are copied out or wait for that, and readers of each. A reader takes a kilobyte.
 const LIMITS: Limits = Limits { orders: 1_024, readers: 4_096 };
 /// Interval of looks for sessions that stand still, while anything is under way.
 const TICK: Duration = Duration::from_millis(250);
-/// Time by which the wait for room is over before the deadline of the last reader.
+/// Time by which the wait for room is over before the deadline of the last reader; half of what that has, if it has less.
 const TOLD_BEFORE: Duration = Duration::from_millis(100);
 
 /// Action when a copy is here, or will not be.
@@ -98,12 +98,17 @@ impl Exchange {
             Ok(block) => after.order(given, block),
             Err(failure) => after.no_room(given, failure),
         };
-        self.on_worker(Box::new(done), move |exchange| {
-            // Before its readers give up, so that they hear that it was room that was missing.
-            let deadline = wanted.until.checked_sub(TOLD_BEFORE).unwrap_or(wanted.until);
-            let (purpose, bytes) = (Purpose::Pull, wanted.bytes);
+        // Before its readers give up, so that they hear that it was room that was missing.
+        let left = wanted.until.saturating_duration_since(Instant::now());
+        let deadline = wanted.until.checked_sub(TOLD_BEFORE.min(left / 2)).unwrap_or(wanted.until);
+        let (claimant, purpose) = (Claimant::Holder(Some(Holder::Session(session))), Purpose::Pull);
+        let queueing =
+            Queueing { claimant: claimant.clone(), purpose, deadline, cancel: Some(cancel.clone()) };
+        self.on_waiter(queueing, Box::new(done), move |exchange| {
+            let bytes = wanted.bytes;
             exchange.store.allocate(&AllocRequest {
                 writer: Some(&link),
+                claimant: &claimant,
                 purpose,
                 bytes,
                 deadline,

@@ -21,7 +21,7 @@ use crate::cancel::Cancel;
 
 /// Time without a further byte, or without a word, after which a session is not waited for.
 pub(in crate::exchange) const STALL: Duration = Duration::from_secs(2);
-/// The same until the first byte: the memory is opened, mapped and made known to the driver before.
+/// Time until the first byte: the memory is opened, mapped and made known to the driver before.
 pub(in crate::exchange) const FIRST: Duration = Duration::from_secs(5);
 
 /// UUID of a GPU.

@@ -24,7 +24,8 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::TensorName;
 
-use self::asking::{Asking, Plan};
+pub(super) use self::asking::cost;
+use self::asking::{Asking, Plan, ROUND_MAX, Wanted};
 use self::table::{Bounds, Limits, Table};
 pub(super) use self::table::{Key, Owner, WaitId};
 use self::turns::next_turns;
@@ -32,21 +33,25 @@ use super::Exchange;
 use super::lookup::{ANSWER, There, there};
 use crate::gate;
 use crate::metrics::label::PanicScope;
-use crate::peer::CallHandle;
+use crate::peer::{CallHandle, Question};
 use crate::store::NameWait;
 use crate::threads::Threads;
 
-/// Limits of what waits may take. Bytes are of `arena.base`: the three `all_bytes` together are the most.
-const LIMITS: Limits = Limits {
-    // Over after two seconds at the latest, or after a minute where peers are asked in rounds. One request of the session socket may have 65,536 names.
-    asking: Bounds { count: 65_536, bytes: 24 << 20, all_bytes: 32 << 20 },
-    clients: Bounds { count: 16_384, bytes: 8 << 20, all_bytes: 32 << 20 },
-    peers: Bounds { count: 4_096, bytes: 8 << 20, all_bytes: 32 << 20 },
-};
-/// Bytes that a wait takes beside its names: the call, who waits, its places in the table.
-const WAIT_BYTES: u64 = 1_024;
-/// Bytes that a name takes in a wait beside its own, with the room for what is found.
-const NAME_BYTES: u64 = 320;
+/// Most bytes of the waits of one kind.
+const ALL_MAX: u64 = 32 << 20;
+
+/// Limits of what waits may take, where those who look up and clients that wait may have so many bytes each. Peers ask by what the
+/// protocol allows, whatever memory there is here.
+fn limits(all_bytes: u64) -> Limits {
+    let all_bytes = all_bytes.min(ALL_MAX);
+    let bytes = all_bytes / 4;
+    Limits {
+        // Over after two seconds at the latest, or after a minute where peers are asked in rounds. One request of the session socket may have 65,536 names.
+        asking: Bounds { count: 65_536, bytes: 3 * bytes, all_bytes },
+        clients: Bounds { count: 16_384, bytes, all_bytes },
+        peers: Bounds { count: 4_096, bytes: 8 << 20, all_bytes: ALL_MAX },
+    }
+}
 /// Time for which a question waits at a peer before it is asked anew.
 const QUESTION: Duration = Duration::from_secs(30);
 /// Names that come within this are asked for together.
@@ -78,16 +83,23 @@ struct Inner {
     exchange: Weak<Exchange>,
     threads: Threads,
     state: Mutex<State>,
+    /// Taken by the thread alone, and never while it has the state: whoever looks up waits for no plan.
+    under_way: Mutex<UnderWay>,
     changed: Condvar,
 }
 
-struct State {
-    table: Table<Arc<dyn Waiter>>,
+/// Questions to the store and to peers.
+#[derive(Default)]
+struct UnderWay {
     /// Names that the store was asked to tell of.
     here: HashMap<TensorName, NameWait>,
     asking: Asking<CallHandle>,
     /// Peers without a connection whose turn it is to be asked.
     turns: Vec<PeerName>,
+}
+
+struct State {
+    table: Table<Arc<dyn Waiter>>,
     news: Vec<News>,
     /// The table as it was when its names were last asked for.
     asked: u64,
@@ -125,21 +137,14 @@ enum News {
     Answered(Answered),
 }
 
-/// Cost of a wait for these names.
-pub(super) fn cost<'a>(names: impl Iterator<Item = &'a TensorName>) -> u64 {
-    names.fold(WAIT_BYTES, |bytes, name| bytes + NAME_BYTES + name.as_str().len() as u64)
-}
-
 // === impl Waits ===
 
 impl Waits {
-    pub(super) fn new(exchange: Weak<Exchange>, threads: Threads) -> Self {
+    /// Nobody who waits. Each kind of those of this pod may take so many bytes.
+    pub(super) fn new(exchange: Weak<Exchange>, threads: Threads, bytes: u64) -> Self {
         let now = Instant::now();
         let state = State {
-            table: Table::new(LIMITS),
-            here: HashMap::new(),
-            asking: Asking::default(),
-            turns: Vec::new(),
+            table: Table::new(limits(bytes)),
             news: Vec::new(),
             asked: 0,
             next_round: now,
@@ -148,7 +153,13 @@ impl Waits {
             closed: false,
             stopping: false,
         };
-        Self(Arc::new(Inner { exchange, threads, state: Mutex::new(state), changed: Condvar::new() }))
+        Self(Arc::new(Inner {
+            exchange,
+            threads,
+            state: Mutex::new(state),
+            under_way: Mutex::default(),
+            changed: Condvar::new(),
+        }))
     }
 
     /// Takes in somebody who asks; it is told at the deadline.
@@ -238,6 +249,11 @@ impl Waits {
         self.0.state.lock().table.bytes()
     }
 
+    /// Most bytes that they may have.
+    pub(super) fn most(&self) -> u64 {
+        self.0.state.lock().table.most()
+    }
+
     /// The thread is started for the first one.
     fn start(&self, state: &mut State) -> Result<(), Failure> {
         if state.thread.is_some() {
@@ -314,7 +330,7 @@ impl Inner {
     fn appeared(&self, name: &TensorName) {
         let Some(exchange) = self.exchange.upgrade() else { return };
         let me = Some(exchange.me().peer.clone());
-        let over = self.state.lock().here.remove(name);
+        let over = self.under_way.lock().here.remove(name);
         drop(over);
         for at in [None, me] {
             let key = Key { at, name: name.clone() };
@@ -325,12 +341,12 @@ impl Inner {
     /// A peer has answered a question.
     fn answered(&self, answered: Answered) {
         let Answered { ref peer, number, yields, outcome } = answered;
-        let Some(names) = self.state.lock().asking.answered(peer, number) else { return };
-        let keys = |name: TensorName| [None, Some(peer.clone())].map(|at| Key { at, name: name.clone() });
+        let Some(names) = self.under_way.lock().asking.answered(peer, number) else { return };
+        let keys = |name: &TensorName| [None, Some(peer.clone())].map(|at| Key { at, name: name.clone() });
         let mut found = false;
         match outcome {
             Ok(inquired) => {
-                for (name, result) in names.into_iter().zip(inquired.results) {
+                for (name, result) in names.iter().zip(inquired.results) {
                     // A name of somebody else's tensor is nothing that this peer can speak for.
                     let there = match there(result) {
                         Ok(there) => there,
@@ -355,16 +371,15 @@ impl Inner {
             // One of many is just absent; one that was asked for by name is the answer.
             Err(failure) => {
                 let told = Err(failure);
-                for [_, key] in names.into_iter().map(keys) {
+                for [_, key] in names.iter().map(keys) {
                     self.tell(&key, |waiter| waiter.told(&key, &told));
                 }
             }
         }
-        let mut state = self.state.lock();
         if found {
-            state.asked = 0;
+            self.state.lock().asked = 0;
         } else {
-            state.asking.rest(peer, Instant::now());
+            self.under_way.lock().asking.rest(peer, Instant::now());
         }
     }
 
@@ -391,23 +406,25 @@ impl Inner {
         let peers = exchange.peers.get();
         let connected = peers.map(|peers| peers.connected()).unwrap_or_default();
         let me = &exchange.me().peer;
-        let is_turn = {
-            let state = self.state.lock();
-            state.next_look <= began && state.asks_any()
+        let (keys, is_look) = {
+            let mut state = self.state.lock();
+            state.asked = state.table.changes();
+            (state.table.wanted(), state.next_look <= began)
         };
+        let is_turn = is_look && keys.iter().any(|(key, _)| key.at.is_none());
         // All peers of the table are visited, and nobody else waits for that.
         let (resting, most) = match peers.filter(|_| is_turn) {
             Some(peers) => (peers.resting(), peers.round()),
             None => (Vec::new(), 0),
         };
+        let mut room = ROUND_MAX;
         let (listen, deaf, named, plans) = {
-            let mut state = self.state.lock();
-            state.asked = state.table.changes();
-            if state.next_look <= began {
-                state.turns = next_turns(&resting, state.turns.last(), most);
+            let mut under_way = self.under_way.lock();
+            if is_look {
+                under_way.turns = next_turns(&resting, under_way.turns.last(), most);
             }
-            let (listen, deaf) = state.plan_here(me);
-            let (named, plans) = state.plan_there(me, &connected, began);
+            let (listen, deaf) = under_way.plan_here(&keys, me);
+            let (named, plans) = under_way.plan_there(&keys, me, &connected, began, &mut room);
             (listen, deaf, named, plans)
         };
         drop(deaf);
@@ -419,15 +436,19 @@ impl Inner {
                 }
             };
             let wait = exchange.store.await_name(name.clone(), wake);
-            let before = self.state.lock().here.insert(name, wait);
+            let before = self.under_way.lock().here.insert(name, wait);
             drop(before);
         }
         for (peer, Plan { ask, withdraw }) in plans {
             withdraw.iter().for_each(CallHandle::cancel);
             let held = Held { waits: connected.contains(&peer), yields: !named.contains(&peer) };
-            ask.into_iter().for_each(|(number, names)| self.ask(&exchange, (&peer, number), &names, held));
+            ask.into_iter().for_each(|(number, names)| self.ask(&exchange, (&peer, number), names, held));
         }
         let (mut state, now) = (self.state.lock(), Instant::now());
+        if room == 0 {
+            // The rest is for the next round.
+            state.asked = 0;
+        }
         state.next_round = now + PACE.max((now - began) * PACE_FACTOR);
         state.next_look = state.next_round.max(now + LOOK_AGAIN);
     }
@@ -436,19 +457,15 @@ impl Inner {
         &self,
         exchange: &Exchange,
         (peer, number): (&PeerName, u64),
-        names: &[TensorName],
+        names: Arc<[TensorName]>,
         Held { waits, yields }: Held,
     ) {
         let Some(peers) = exchange.peers.get() else { return };
-        let target = |name: &TensorName| v1::Target {
-            kind: Some(v1::target::Kind::Name(name.to_string())),
-            peer: String::new(),
-        };
         // One that is asked in its turn alone says what there is now, and is connected for that.
         let (wait, yields_seat) = if waits || !yields { (QUESTION, yields) } else { (Duration::ZERO, false) };
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let targets = names.iter().map(target).collect();
-        let question = v1::Inquire { targets, wait_ms, yields: yields_seat, ..v1::Inquire::default() };
+        let rest = v1::Inquire { wait_ms, yields: yields_seat, ..v1::Inquire::default() };
+        let question = Question::of_names(names, rest);
         let (table, who) = (Arc::downgrade(&exchange.waits.0), peer.clone());
         let deadline = Instant::now() + wait + ANSWER;
         let call = peers.inquire(peer, None, question, deadline, move |outcome| {
@@ -457,7 +474,7 @@ impl Inner {
             }
         });
         // What was answered at once needs no handle any more; else it is over, and nobody wants an answer.
-        let over = self.state.lock().asking.asked(peer, number, call);
+        let over = self.under_way.lock().asking.asked(peer, number, call);
         if let Some(call) = over {
             call.cancel();
         }
@@ -477,36 +494,37 @@ impl State {
         let look = (self.table.waiting() > 0).then_some(self.next_look);
         [self.table.next_deadline(), round, look].into_iter().flatten().min()
     }
+}
 
+// === impl UnderWay ===
+
+impl UnderWay {
     /// Names that the store is to tell of from now on, and those of which it need not any more.
-    fn plan_here(&mut self, me: &PeerName) -> (Vec<TensorName>, Vec<NameWait>) {
+    fn plan_here(&mut self, keys: &[(Key, Vec<u32>)], me: &PeerName) -> (Vec<TensorName>, Vec<NameWait>) {
         let is_here = |at: &Option<PeerName>| at.as_ref().is_none_or(|peer| peer == me);
         let wanted: HashSet<&TensorName> =
-            self.table.keys().filter(|key| is_here(&key.at)).map(|key| &key.name).collect();
+            keys.iter().filter(|(key, _)| is_here(&key.at)).map(|(key, _)| &key.name).collect();
         let listen = wanted.iter().filter(|name| !self.here.contains_key(**name));
         let listen = listen.map(|name| (*name).clone()).collect();
         let deaf = self.here.extract_if(|name, _| !wanted.contains(name)).map(|(_, wait)| wait).collect();
         (listen, deaf)
     }
 
-    /// Returns whether a name is waited for that any peer may have.
-    fn asks_any(&self) -> bool {
-        self.table.keys().any(|key| key.at.is_none())
-    }
-
     /// Plan of what is to be done at the peers, and which of them are asked by their names.
     fn plan_there(
         &mut self,
+        keys: &[(Key, Vec<u32>)],
         me: &PeerName,
         connected: &[PeerName],
         now: Instant,
+        room: &mut u64,
     ) -> (HashSet<PeerName>, Vec<(PeerName, Plan<CallHandle>)>) {
-        let (mut any, mut named) = (HashSet::new(), HashMap::<PeerName, HashSet<TensorName>>::new());
-        for key in self.table.keys() {
+        let (mut any, mut named) = (Wanted::default(), HashMap::<PeerName, Wanted>::new());
+        for (key, owners) in keys {
             match &key.at {
-                None => drop(any.insert(key.name.clone())),
+                None => any.add(&key.name, owners),
                 Some(peer) if peer == me => {}
-                Some(peer) => drop(named.entry(peer.clone()).or_default().insert(key.name.clone())),
+                Some(peer) => named.entry(peer.clone()).or_default().add(&key.name, owners),
             }
         }
         let by_name: HashSet<PeerName> = named.keys().cloned().collect();
@@ -514,13 +532,13 @@ impl State {
         let turns = self.turns.iter().filter(|peer| !connected.contains(peer));
         for peer in connected.iter().chain(turns).cloned() {
             let plan = match named.remove(&peer) {
-                Some(names) => self.asking.plan(&peer, &(&names | &any), now),
-                None => self.asking.plan(&peer, &any, now),
+                Some(names) => self.asking.plan(&peer, &names.and(&any), now, room),
+                None => self.asking.plan(&peer, &any, now, room),
             };
             plans.push((peer, plan));
         }
         for (peer, names) in named {
-            let plan = self.asking.plan(&peer, &names, now);
+            let plan = self.asking.plan(&peer, &names, now, room);
             plans.push((peer, plan));
         }
         let done: HashSet<&PeerName> = plans.iter().map(|(peer, _)| peer).collect();
@@ -528,9 +546,22 @@ impl State {
             self.asking.peers().filter(|peer| !done.contains(peer)).cloned().collect();
         for peer in others {
             // It is not connected any more, and nobody asks for it by name.
-            let plan = self.asking.plan(&peer, &HashSet::new(), now);
+            let plan = self.asking.plan(&peer, &Wanted::default(), now, room);
             plans.push((peer, plan));
         }
         (by_name, plans)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_of_this_pod_have_parts_of_what_there_is_and_those_of_peers_what_the_protocol_allows() {
+        let of = |bounds: Bounds| (bounds.bytes >> 20, bounds.all_bytes >> 20);
+        let shown = |limits: Limits| [limits.asking, limits.clients, limits.peers].map(of);
+        assert_eq!(shown(limits(8 << 20)), [(6, 8), (2, 8), (8, 32)]);
+        assert_eq!(shown(limits(u64::MAX)), [(24, 32), (8, 32), (8, 32)]);
     }
 }

@@ -19,9 +19,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::super::call::outcome;
-use super::super::lasting::{self, Begun, Sleeper, attend};
+use super::super::lasting::{self, Begun, Sleeper, attend, start_task};
+use crate::cancel::CancelOnDrop;
 use crate::exchange::HostedReader;
-use crate::metrics::label::PanicScope;
 
 /// Most bytes of a message in one answer. Each stream has two of them here at worst.
 const PIECE_MAX: u64 = 256 << 10;
@@ -45,8 +45,7 @@ pub(in crate::grpc) fn read(begun: Begun, request: v1::ChannelReadRequest) -> Me
         let (begun, answers) = (Arc::clone(&begun), send.clone());
         async move { converse(&begun, request, &answers).await }
     };
-    let reader = attend(begun, send, conversation);
-    tokio::spawn(threads.task("grpc-channel", PanicScope::Call, reader));
+    start_task(threads, "grpc-channel", send.clone(), attend(begun, send, conversation));
     ReceiverStream::new(answers)
 }
 
@@ -67,16 +66,16 @@ async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answ
     loop {
         let room = reader.room().await?;
         let end = match reader.next().await? {
-            // Was sent before the way was lost.
+            // Was sent before the way was lost, in a channel that blocks.
             Read::Message(message) if message.sequence() < next => continue,
-            Read::Gap { next: after, .. } if after <= next => continue,
             Read::Message(message) => {
+                begun.exchange.threads().point("message read");
                 next = message.sequence().saturating_add(1);
                 reader.send(room, message).await?;
                 continue;
             }
             Read::Gap { dropped, next: after } => {
-                room.send(gap(dropped.min(after - next), after));
+                room.send(gap(dropped, after));
                 next = after;
                 continue;
             }
@@ -93,18 +92,20 @@ async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answ
         drop(hosted);
         // The memory of the one that has ended is not kept until there is another one.
         (reader.ring, reader.parts) = (None, (Arc::from([]), Arc::default()));
-        let ring;
+        let mut ring;
         (hosted, ring) = follow(begun, &request).await?;
-        reader.ring = Some(ring);
-        let attached = hosted.attached();
         if before == 0 || before != hosted.epoch() {
+            let attached = hosted.attached().clone();
             next = attached.first;
-            let attached = Some(attached.clone());
-            room.send(answer(Event::Epoch(v1::ChannelEpoch { outcome, attached })));
-        } else if attached.first > next {
-            room.send(gap(attached.first - next, attached.first));
-            next = attached.first;
+            room.send(answer(Event::Epoch(v1::ChannelEpoch { outcome, attached: Some(attached) })));
+        } else {
+            let dropped = ring.resume(next);
+            next = next.saturating_add(dropped);
+            if dropped > 0 {
+                room.send(gap(dropped, next));
+            }
         }
+        reader.ring = Some(ring);
     }
 }
 
@@ -113,7 +114,9 @@ async fn attach(
     request: v1::ChannelReadRequest,
 ) -> Result<(HostedReader, RingReader), Failure> {
     let client = begun.client(&request.client)?;
-    let cancel = begun.call.caller().cancel.clone();
+    // Of this attach alone: what the flag of the stream would keep of each stays until that ends.
+    let call = CancelOnDrop::default();
+    let cancel = call.cancel().clone();
     outcome(|done| begun.exchange.channel_attach_hosted(client, cancel, request, done), drop).await
 }
 

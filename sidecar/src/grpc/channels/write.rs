@@ -23,11 +23,10 @@ use tonic::{Status, Streaming};
 
 use super::super::call::outcome;
 use super::super::coming::Landing;
-use super::super::lasting::{self, Begun, Sleeper, attend};
+use super::super::lasting::{self, Begun, Sleeper, attend, start_task};
 use super::super::status::broken;
 use super::message::Incoming;
 use crate::exchange::HostedWriter;
-use crate::metrics::label::PanicScope;
 
 /// Answers that may wait for a client; then its messages do.
 const ANSWERS_MAX: usize = 16;
@@ -48,8 +47,7 @@ pub(in crate::grpc) fn write(begun: Begun, requests: Requests) -> Written {
         let (begun, answers) = (Arc::clone(&begun), send.clone());
         async move { converse(&begun, requests, &answers).await }
     };
-    let writer = attend(begun, send, conversation);
-    tokio::spawn(threads.task("grpc-channel", PanicScope::Call, writer));
+    start_task(threads, "grpc-channel", send.clone(), attend(begun, send, conversation));
     ReceiverStream::new(answers)
 }
 
@@ -63,7 +61,10 @@ async fn converse(begun: &Begun, mut requests: Requests, answers: &Answers) -> R
     begun.bounds.bear();
     loop {
         match next(&mut requests).await? {
-            Some(Step::Message(message)) => writer.message(begun, &mut requests, message).await?,
+            Some(Step::Message(message)) => {
+                begun.exchange.threads().point("message written");
+                writer.message(begun, &mut requests, message).await?;
+            }
             Some(Step::Finish(_)) => return writer.finish().await,
             Some(Step::Evict(evict)) => writer.evict(evict.reader)?,
             Some(Step::Chunk(_)) => {
@@ -297,7 +298,10 @@ impl<'a> Writer<'a> {
                 }
             };
             if !in_time {
-                let message = format!("{there} of the {} readers that are expected have come", self.awaited);
+                let message = format!(
+                    "{there} of the {} readers that are expected have come; let them attach, or give them longer (wait_ms)",
+                    self.awaited
+                );
                 return Err(Failure::new(Reason::DeadlineExceeded, message).with("readers", there));
             }
         }

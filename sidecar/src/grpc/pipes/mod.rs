@@ -31,10 +31,10 @@ use self::progress::Progress;
 use self::read::Reader;
 use self::write::Writer;
 use super::call::outcome;
-use super::lasting::{self, Begun, attend};
+use super::lasting::{self, Begun, attend, start_task};
 use super::status::broken;
-use crate::exchange::{HostedPipe, PipeCall};
-use crate::metrics::label::PanicScope;
+use crate::cancel::CancelOnDrop;
+use crate::exchange::HostedPipe;
 use crate::store::Program;
 
 /// Answers to the client of a pipe.
@@ -61,8 +61,7 @@ pub(super) fn begin(begun: Begun, requests: Requests) -> Events {
         let (begun, answers) = (Arc::clone(&begun), Answers(send.clone()));
         async move { converse(&begun, requests, &answers).await }
     };
-    let end = attend(begun, send, conversation);
-    tokio::spawn(threads.task("grpc-pipe", PanicScope::Call, end));
+    start_task(threads, "grpc-pipe", send.clone(), attend(begun, send, conversation));
     ReceiverStream::new(answers)
 }
 
@@ -74,6 +73,7 @@ async fn converse(begun: &Begun, mut requests: Requests, answers: &Answers) -> R
     let (pipe, opened) = open(begun, first).await?;
     let number = opened.pipe;
     answers.say(Event::Opened(opened)).await;
+    begun.exchange.threads().point("pipe opened");
     let progress = Progress::default();
     let (writer, told) = Writer::new(begun, (&pipe, number), &progress, patience);
     let reading = async {
@@ -105,7 +105,7 @@ async fn open(begun: &Begun, first: Option<Step>) -> Result<(HostedPipe, v1::Pip
         let program = Program { name, ..Program::clone(&begun.program) };
         Ok::<_, Failure>(HostedPipe::new(&begun.exchange, Arc::new(program)))
     };
-    let call = PipeCall::default();
+    let call = CancelOnDrop::default();
     match first {
         Some(Step::Connect(v1::PipeConnect { name, peer, wait_ms, deadline_ms, client })) => {
             let (pipe, request) =

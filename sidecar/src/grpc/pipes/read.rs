@@ -16,7 +16,8 @@ use super::super::get::{Packed, packed};
 use super::super::lasting::Begun;
 use super::Answers;
 use super::progress::Progress;
-use crate::exchange::{Borrowed, HostedPipe, PipeCall};
+use crate::cancel::CancelOnDrop;
+use crate::exchange::{Borrowed, HostedPipe};
 use crate::store::Direction;
 
 /// Most bytes of a message in one answer.
@@ -105,7 +106,7 @@ impl<'a> Reader<'a> {
     async fn next(&self, from: u64) -> Result<v1::PipeReadResponse, Failure> {
         let request = v1::PipeReadRequest { pipe: self.number, from, deadline_ms: u64::MAX };
         loop {
-            let call = PipeCall::default();
+            let call = CancelOnDrop::default();
             match outcome(|done| self.pipe.read(&call, &request, done), drop).await {
                 Err(failure) if failure.reason == Reason::DeadlineExceeded => {}
                 outcome => return outcome,
@@ -134,7 +135,7 @@ impl<'a> Reader<'a> {
         let items: Vec<v1::GetItem> = outside.map(|(_, part)| whole(part)).collect();
         // A message may take as long as any call: what is not brought in time is lost.
         let request = v1::GetRequest { items, deadline_ms: u64::MAX, ..Default::default() };
-        let call = PipeCall::default();
+        let call = CancelOnDrop::default();
         let caller = self.pipe.caller(call.cancel());
         let borrowed = outcome(|done| self.begun.exchange.borrow(caller, request, done), drop).await?;
         let mut taken = borrowed.taken.iter();

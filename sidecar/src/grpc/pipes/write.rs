@@ -18,6 +18,7 @@ use tensorlane_proto::generated::pipe_request::Step;
 use tensorlane_proto::generated::pipe_response::Event;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::super::call::outcome;
 use super::super::coming::Landing;
 use super::super::lasting::Begun;
 use super::message::{Draft, DraftPart};
@@ -235,14 +236,12 @@ impl<'a> Writer<'a> {
         }
         held.keeps_bytes(parts.iter().filter(|part| part.stored.is_some()).map(|part| part.bytes).sum());
         let caller = self.pipe.caller(&self.begun.call.caller().cancel);
-        let threads = exchange.threads().clone();
         // Its client may send on, and is not taken for one that stands still.
         let pause = self.begun.bounds.pause();
         // All or none: two messages that hold some room never wait for each other.
-        let opened = threads.blocking(move || exchange.open_puts(&caller, items, deadline)).await;
+        let opened = outcome(|done| exchange.open_puts(caller, items, deadline, done), drop).await;
         drop(pause);
-        let broke_off = |_| Failure::new(Reason::Internal, "this message broke off inside the sidecar");
-        let mut opened = opened.map_err(broke_off)??.into_iter();
+        let mut opened = opened?.into_iter();
         let mut body = |part: &DraftPart| {
             let open = part.stored.as_ref().and_then(|_| opened.next());
             open.map_or_else(|| inline(part), |open| Body::Open(Box::new(open)))

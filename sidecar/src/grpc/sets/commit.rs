@@ -84,11 +84,7 @@ async fn open(
     };
     let opened = outcome(|done| exchange.set_open(caller, &asked, done), drop).await?;
     let set = opened.set.unwrap_or_default();
-    let (threads, caller, exchange) = (exchange.threads().clone(), caller.clone(), Arc::clone(exchange));
-    let opening = threads.blocking(move || exchange.open_rows(&caller, set, head, deadline));
-    let rows = opening
-        .await
-        .map_err(|_| Failure::new(Reason::Internal, "this commit broke off inside the sidecar"))??;
+    let rows = outcome(|done| exchange.open_rows(caller.clone(), set, head, deadline, done), drop).await?;
     let mut coming = ComingBytes::default();
     rows.bytes().try_for_each(|bytes| coming.push(bytes))?;
     Ok((rows, coming))

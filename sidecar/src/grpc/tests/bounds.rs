@@ -42,7 +42,7 @@ async fn half_a_message(channel: Channel, bytes: usize) -> String {
     half_of("/tensorlane.v1.Tensorlane/Put", channel, bytes).await
 }
 
-/// The same of any call.
+/// Sends so many bytes of a message of any call that has more; gives the status of the call when it ends.
 async fn half_of(path: &str, mut channel: Channel, bytes: usize) -> String {
     let prefix = [&[0][..], &u32::try_from(bytes + 1).unwrap().to_be_bytes()].concat();
     let body = Half([prefix.into(), vec![10; bytes].into()].into());
@@ -96,26 +96,42 @@ async fn a_message_that_stands_still_is_ended_after_the_patience_of_the_sidecar(
     world.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn puts_that_go_on_are_not_ended_however_long_they_take_together() {
-    let patience = Duration::from_millis(400);
-    let world = World::with(Shape { patience, ..Shape::default() }).await;
-    let mut client = world.client().await;
+/// Puts `slow` in a hundred chunks, over ten seconds. Returns whether it is stored.
+async fn is_put_slowly(client: &mut Client) -> bool {
+    const CHUNKS: usize = 100;
     let (send, receive) = tokio::sync::mpsc::channel(1);
-    let bytes = pattern(12);
-    let slow = tokio::spawn(async move {
+    let bytes = pattern(CHUNKS);
+    tokio::spawn(async move {
         let mut pace = tokio::time::interval(Duration::from_millis(100));
-        for chunk in std::iter::once(header(item(DType::U8, &[12], "slow")))
+        for chunk in std::iter::once(header(item(DType::U8, &[CHUNKS as u64], "slow")))
             .chain(bytes.iter().map(|byte| super::world::data(&[*byte])))
         {
             pace.tick().await;
-            send.send(chunk).await.unwrap();
+            // Nobody takes it any more where the put was ended.
+            if send.send(chunk).await.is_err() {
+                return;
+            }
         }
     });
-    let stream = tokio_stream::wrappers::ReceiverStream::new(receive);
-    let stored = client.put(stream).await.unwrap().into_inner();
-    assert!(matches!(stored.results[0].outcome, Some(v1::stored_result::Outcome::Stored(_))), "{stored:?}");
-    slow.await.unwrap();
+    let stored = client.put(tokio_stream::wrappers::ReceiverStream::new(receive)).await;
+    stored.is_ok_and(|stored| {
+        let outcome = &stored.get_ref().results[0].outcome;
+        matches!(outcome, Some(v1::stored_result::Outcome::Stored(_)))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn puts_that_go_on_are_not_ended_however_long_they_take_together() {
+    // Each chunk comes long before that is over, and all of them do not.
+    let patience = Duration::from_secs(8);
+    let world = World::with(Shape { patience, ..Shape::default() }).await;
+    let mut client = world.client().await;
+    // Where the machine stood still for as long, a put is ended, and done again.
+    let mut tries = 1;
+    while !is_put_slowly(&mut client).await {
+        assert!(tries < 3, "it is ended, however often it is tried");
+        tries += 1;
+    }
     unname(&mut client, "slow").await;
     world.end().await;
 }
@@ -131,7 +147,7 @@ async fn questions_about_health_and_services_are_within_the_bounds() {
     ] {
         for (bytes, status) in [(8 << 10, idle), (MIB, large)] {
             let ended = half_of(path, world.channel().await, bytes);
-            let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+            let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
             assert_eq!(ended.expect(path), status, "{path} of {bytes} bytes");
         }
     }
@@ -211,7 +227,7 @@ async fn unread_answers_that_stand_still_make_room_for_those_that_are_read_and_k
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chunk_that_nobody_takes_is_dropped_after_its_stream_has_ended() {
-    let patience = Duration::from_millis(300);
+    let patience = Duration::from_secs(5);
     let world = World::with(Shape { patience, ..Shape::default() }).await;
     let mut client = world.client().await;
     let chunks = whole(item(DType::U8, &[2 * MIB as u64], "w"), &pattern(2 * MIB));
@@ -229,7 +245,7 @@ async fn a_chunk_that_nobody_takes_is_dropped_after_its_stream_has_ended() {
 /// Frames of HTTP/2 that begin a connection and get a tensor, and then nothing is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_client_takes_no_byte_is_closed_with_all_that_it_asked_for() {
-    let patience = Duration::from_millis(300);
+    let patience = Duration::from_secs(5);
     let world = World::with(Shape { patience, ..Shape::default() }).await;
     let mut client = world.client().await;
     let chunks = whole(item(DType::U8, &[8 << 20], "w"), &pattern(8 * MIB));

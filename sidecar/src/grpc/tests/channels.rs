@@ -1,7 +1,5 @@
 //! Channels over gRPC: a stream that writes, streams that read, and what ends either.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use tensorlane_proto::DType;
 use tensorlane_proto::generated as v1;
@@ -12,10 +10,7 @@ use v1::channel_read_response::Event as Read;
 use v1::channel_write_request::Step;
 use v1::channel_write_response::Event as Wrote;
 
-use super::world::{Client, World, descriptor, info, pattern};
-
-/// Longer than any wait of a test that succeeds.
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::world::{Client, PATIENCE, World, descriptor, info, pattern};
 
 /// A stream that writes.
 struct Writer {
@@ -325,11 +320,15 @@ async fn what_cannot_be_understood_ends_the_stream_and_leaves_nothing() {
     };
     let too_long = v1::ChannelOpen { client: "c".repeat(65), ..Default::default() };
     let fine = || open("c", v1::ChannelPolicy::Block);
+    let Step::Open(crowded) = fine() else { panic!("it opens") };
+    let spec = crowded.spec.clone().map(|spec| v1::ChannelSpec { readers_max: 2, ..spec });
+    let crowded = v1::ChannelOpen { spec, expect_readers: 3, ..crowded };
     for (steps, reason) in [
         (vec![plain(b"first")], "INVALID_ARGUMENT"),
         (vec![finish()], "INVALID_ARGUMENT"),
         (vec![Step::Open(v1::ChannelOpen::default())], "INVALID_ARGUMENT"),
         (vec![Step::Open(too_long)], "INVALID_ARGUMENT"),
+        (vec![Step::Open(crowded)], "INVALID_ARGUMENT"),
         (vec![fine(), fine()], "INVALID_ARGUMENT"),
         (vec![fine(), chunk(0, b"of nothing")], "INVALID_ARGUMENT"),
         (vec![fine(), announced(4), chunk(0, b"beyond")], "INVALID_ARGUMENT"),

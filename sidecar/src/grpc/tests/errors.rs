@@ -76,13 +76,17 @@ async fn a_call_that_panics_fails_alone_and_is_counted() {
     let mut client = world.client().await;
     let put = || vec![header(item(DType::U8, &[1], "w")), data(&[1])];
     let threads = world.exchange.threads();
-    threads.fail_at("blocking");
+    threads.fail_at("job");
     let results = client.put(tokio_stream::iter(put())).await.unwrap().into_inner().results;
     assert_eq!(failed(&results[0]).reason, "INTERNAL");
     world.until("it is counted", || threads.panics(PanicScope::Call) == 1).await;
     threads.fail_at("grpc");
     assert!(client.put(tokio_stream::iter(put())).await.is_err());
     world.until("it is counted", || threads.panics(PanicScope::Call) == 2).await;
+    threads.fail_at("grpc call");
+    let refused = client.put(tokio_stream::iter(put())).await.unwrap_err();
+    assert_eq!(info(&refused).reason, "INTERNAL");
+    assert_eq!(threads.panics(PanicScope::Call), 3);
     let results = client.put(tokio_stream::iter(put())).await.unwrap().into_inner().results;
     assert!(!stored(&results[0]).reference.is_empty());
     unname(&mut client, "w").await;

@@ -12,10 +12,7 @@ use v1::PipeDelivered::{No, Unknown, Yes};
 use v1::pipe_request::Step;
 use v1::pipe_response::Event;
 
-use super::world::{ARENA_BYTES, Client, Shape, World, descriptor, info, pattern};
-
-/// Longer than any wait of a test that succeeds.
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::world::{ARENA_BYTES, Client, PATIENCE, Shape, World, descriptor, info, pattern};
 
 /// A stream that is an end of a pipe.
 struct End {
@@ -288,7 +285,7 @@ async fn what_does_not_fit_is_refused_for_its_message_alone_and_nobody_has_seen_
     c.say(Step::Message(v1::PipeStreamMessage {
         metadata: Bytes::new(),
         parts: vec![tensor(&[2], &[7; 8])],
-        deadline_ms: 2_000,
+        deadline_ms: 10_000,
     }));
     assert_eq!(d.received().await.0.message, 3);
     assert_eq!(c.written().await, (3, Unknown, "DEADLINE_EXCEEDED".to_owned()));
@@ -302,7 +299,7 @@ async fn what_does_not_fit_is_refused_for_its_message_alone_and_nobody_has_seen_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stops_in_the_midst_of_a_message_keeps_its_room_for_the_patience_of_the_sidecar() {
-    let world = World::with(Shape { patience: Duration::from_millis(300), ..Shape::default() }).await;
+    let world = World::with(Shape { patience: Duration::from_secs(3), ..Shape::default() }).await;
     let (mut a, mut b) = pipe(&world).await;
     a.say(message(vec![tensor(&[2], b"half")]));
     assert_eq!(a.failed().await, "DEADLINE_EXCEEDED");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tensorlane_proto::DType;
+use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::tensorlane_client::TensorlaneClient;
 use tokio::sync::mpsc;
@@ -19,7 +20,10 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use super::super::{GrpcServer, GrpcSettings};
-use super::world::{Shape, World, data, failed, header, info, item, named, pattern, whole};
+use super::world::{
+    Client, Shape, World, data, failed, header, id, info, item, named, pattern, stored, unname, whole,
+};
+use crate::session::Requests;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_says_that_it_serves() {
@@ -75,6 +79,7 @@ async fn a_loopback_port_serves_the_same_and_no_other_port_is_opened() {
         patience: Duration::ZERO,
         unread: world.unread.clone(),
         unread_max: 0,
+        requests: Requests::new(0),
     };
     let refused = GrpcServer::bind(settings).await.err().unwrap();
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
@@ -108,8 +113,106 @@ async fn names_are_given_found_listed_described_and_taken_away() {
     let listed = client.list(v1::ListRequest::default()).await.unwrap().into_inner();
     assert_eq!(listed.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     for name in ["a", "b"] {
-        super::world::unname(&mut client, name).await;
+        unname(&mut client, name).await;
     }
+    world.end().await;
+}
+
+/// Puts a byte under a name; its reference.
+async fn put_named(client: &mut Client, name: &str) -> String {
+    let chunks = vec![header(item(DType::U8, &[1], name)), data(&[1])];
+    let response = client.put(tokio_stream::iter(chunks)).await.unwrap().into_inner();
+    stored(&response.results[0]).reference.clone()
+}
+
+async fn list(client: &mut Client) -> Vec<String> {
+    let listed = client.list(v1::ListRequest::default()).await.unwrap().into_inner();
+    listed.entries.into_iter().map(|entry| entry.name).collect()
+}
+
+/// Item that gives the tensor of a name another one, which must be free.
+fn also(target: &str, name: &str) -> v1::NameItem {
+    v1::NameItem { target: Some(named(target)), name: name.to_owned(), replaces: String::new() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_are_given_together_all_change_in_one_call_or_none_does_and_it_fails() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    put_named(&mut client, "a").await;
+    let taken = put_named(&mut client, "taken").await;
+    let refused = v1::NameRequest { items: vec![also("a", "b"), also("a", "taken")], together: true };
+    let refused = client.name(refused).await.unwrap_err();
+    let told = info(&refused);
+    assert_eq!((refused.code(), told.reason.as_str()), (Code::AlreadyExists, "NAME_TAKEN"));
+    assert_eq!(told.metadata.get("name").map(String::as_str), Some("taken"), "{told:?}");
+    assert_eq!(list(&mut client).await, ["a", "taken"]);
+    // An item without a target takes its name away.
+    let away = v1::NameItem { target: None, name: "taken".to_owned(), replaces: taken };
+    let request = v1::NameRequest { items: vec![also("a", "b"), away], together: true };
+    let response = client.name(request).await.unwrap().into_inner();
+    assert_eq!(response.results, vec![v1::DoneResult { failure: None }; 2]);
+    assert_eq!(list(&mut client).await, ["a", "b"]);
+    assert_eq!(world.totals().tensors, 1);
+    for name in ["a", "b"] {
+        unname(&mut client, name).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_listed_and_leased_for_a_session_in_one_step_or_not_at_all() {
+    let world = World::new().await;
+    let (mut client, session) = world.session().await;
+    for name in ["other", "set/a", "set/b"] {
+        put_named(&mut client, name).await;
+    }
+    let all = |prefix: &str| v1::ListRequest {
+        prefix: prefix.to_owned(),
+        lease: true,
+        ..v1::ListRequest::default()
+    };
+    let refused = client.list(all("set/")).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), info(&refused).reason.as_str()),
+        (Code::FailedPrecondition, "SESSION_REQUIRED")
+    );
+    assert_eq!(world.totals().leases, 0);
+
+    let leased = client.list(session.with(all("set/"))).await.unwrap().into_inner();
+    assert_eq!(
+        leased.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
+        ["set/a", "set/b"]
+    );
+    assert!(leased.entries.iter().all(|entry| entry.description.is_none()), "{leased:?}");
+    let ids: Vec<u64> = leased.entries.iter().map(|entry| entry.lease.unwrap()).collect();
+    assert_eq!((world.totals().leases, leased.next_page_token.as_str()), (2, ""));
+    for name in ["set/a", "set/b"] {
+        unname(&mut client, name).await;
+    }
+    let targets = ids.iter().map(|lease| id(*lease)).collect();
+    let request = session.with(v1::DescribeRequest { targets, deadline_ms: 0 });
+    let described = client.describe(request).await.unwrap().into_inner().results;
+    let is_there =
+        |one: &v1::DescribeResult| matches!(one.outcome, Some(v1::describe_result::Outcome::Description(_)));
+    assert!(described.iter().all(is_there), "{described:?}");
+    let release = v1::ReleaseRequest { ids, still_mapped: Vec::new() };
+    client.release(session.with(release)).await.unwrap();
+    assert_eq!((world.totals().leases, world.totals().tensors), (0, 1));
+
+    let names: Vec<String> = (0..=ITEMS_MAX).map(|n| format!("many/{n:04}")).collect();
+    for names in names.chunks(ITEMS_MAX) {
+        let items = names.iter().map(|name| also("other", name)).collect();
+        client.name(v1::NameRequest { items, together: true }).await.unwrap();
+    }
+    let refused = client.list(session.with(all("many/"))).await.unwrap_err();
+    assert_eq!(info(&refused).reason, "TOO_LARGE", "{refused:?}");
+    assert_eq!(world.totals().leases, 0);
+    for names in names.chunks(ITEMS_MAX) {
+        client.unname(v1::UnnameRequest { names: names.to_vec() }).await.unwrap();
+    }
+    unname(&mut client, "other").await;
+    drop(session);
     world.end().await;
 }
 
@@ -166,11 +269,11 @@ async fn connections_that_say_nothing_are_bounded_and_keep_no_client_out() {
     }
     // It is turned away for as long as those who go have not noticed.
     let comes_in = async { while !is_served(&world.socket).await {} };
-    tokio::time::timeout(Duration::from_secs(20), comes_in).await.expect("a client is kept out");
+    tokio::time::timeout(Duration::from_secs(60), comes_in).await.expect("a client is kept out");
     first.status(v1::StatusRequest {}).await.unwrap();
     // 65 may stay, of which two have spoken.
     for _ in 0..SILENT - 65 {
-        let gone = tokio::time::timeout(Duration::from_secs(20), closed.join_next()).await;
+        let gone = tokio::time::timeout(Duration::from_secs(60), closed.join_next()).await;
         gone.expect("too many stay").unwrap().unwrap().unwrap();
     }
     drop(closed);

@@ -44,6 +44,40 @@ async fn leases_and_reservations_end_after_the_stream() {
     world.end().await;
 }
 
+/// More puts than tokio has threads for what blocks.
+const WAITS: usize = 600;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn puts_that_wait_for_what_a_session_keeps_do_not_keep_its_end_from_it() {
+    let world = World::with(Shape { grace: Duration::from_millis(1), ..Shape::default() }).await;
+    let (mut client, session) = world.session().await;
+    let wish = v1::ReserveItem {
+        descriptor: Some(super::world::descriptor(DType::U8, &[28 << 20])),
+        ..v1::ReserveItem::default()
+    };
+    // Nearly all that puts may take, in one segment. The puts are cut from it once it is free: no memory is made for them.
+    client.reserve(session.with(v1::ReserveRequest { items: vec![wish], deadline_ms: 0 })).await.unwrap();
+    let mut waits = Vec::new();
+    for _ in 0..WAITS / 50 {
+        let other = world.client().await;
+        waits.extend((0..50).map(|_| {
+            let mut client = other.clone();
+            let mut first = header(item(DType::U8, &[4 << 20], ""));
+            first.deadline_ms = 60_000;
+            // None of its bytes come.
+            tokio::spawn(async move { client.put(tokio_stream::iter([first])).await })
+        }));
+    }
+    world.until("all of them wait", || world.waiting() == WAITS).await;
+    drop(session);
+    world.until("all of them had room", || world.waiting() == 0).await;
+    for put in waits {
+        let results = put.await.unwrap().unwrap().into_inner().results;
+        assert_eq!(super::world::failed(&results[0]).reason, "LAYOUT_MISMATCH");
+    }
+    world.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_gone_with_its_connection_ends_its_session() {
     let world = World::with(Shape { grace: Duration::from_millis(1), ..Shape::default() }).await;
@@ -148,7 +182,7 @@ async fn a_lease_keeps_what_its_name_has_let_go() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grace_that_was_interrupted_ends_nothing() {
     // Long enough to come back within it on a busy machine.
-    let world = World::with(Shape { grace: Duration::from_secs(6), ..Shape::default() }).await;
+    let world = World::with(Shape { grace: Duration::from_secs(12), ..Shape::default() }).await;
     let (mut client, session) = world.session().await;
     let open = || world.metrics.sessions.open.at((Carrier::Grpc,)).get();
     put(&mut client, &session).await;

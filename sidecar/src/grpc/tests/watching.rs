@@ -86,7 +86,7 @@ async fn an_answer_at_its_deadline_says_up_to_which_change_of_other_names_there_
     let mut client = world.client().await;
     let ask = async |after: &str, deadline_ms| {
         let request = v1::WatchRequest { after: after.to_owned(), deadline_ms, ..of("a/") };
-        let caller = Caller { holder: None, link: None, cancel: Cancel::default() };
+        let caller = Caller { holder: None, link: None, on_behalf: None, cancel: Cancel::default() };
         outcome(|done| world.exchange.watch(&caller, &request, done), drop).await.unwrap()
     };
     let begun = ask("", 0).await;

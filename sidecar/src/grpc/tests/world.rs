@@ -23,13 +23,15 @@ use crate::clock::Clock;
 use crate::exchange::{Exchange, ExchangeSettings};
 use crate::metrics::Metrics;
 use crate::output_budget::OutputBudget;
+use crate::session::Requests;
 use crate::store::{Keeper, Me, Store, StoreSettings};
 use crate::threads::Threads;
 use crate::workers::Workers;
 
 pub(super) const ARENA_BYTES: u64 = 32 << 20;
+pub(super) const REQUEST_BYTES: u64 = 32 << 20;
 /// Longer than any wait of a test that succeeds.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) type Client = TensorlaneClient<Channel>;
 
@@ -37,6 +39,7 @@ pub(super) struct World {
     pub(super) exchange: Arc<Exchange>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) unread: OutputBudget,
+    pub(super) requests: Requests,
     pub(super) address: Option<std::net::SocketAddr>,
     pub(super) socket: PathBuf,
     arena: Arc<Arena>,
@@ -89,9 +92,10 @@ impl World {
             fingerprint: Fingerprint([7; 32]),
             routes: crate::exchange::RoutePolicy::default(),
             fanout: crate::exchange::FanoutSettings::default(),
+            waiting_bytes: 32 << 20,
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
-        let unread = OutputBudget::new(shape.unread_max);
+        let (unread, requests) = (OutputBudget::new(shape.unread_max), Requests::new(REQUEST_BYTES));
         let socket = directory.path().join("grpc.sock");
         let settings = GrpcSettings {
             socket: socket.clone(),
@@ -101,6 +105,7 @@ impl World {
             patience: shape.patience,
             unread: unread.clone(),
             unread_max: shape.unread_max,
+            requests: requests.clone(),
         };
         let server = GrpcServer::bind(settings).await.unwrap();
         let address = server.address().unwrap();
@@ -118,6 +123,7 @@ impl World {
             stop,
             serving,
             unread,
+            requests,
             _directory: directory,
         }
     }
@@ -154,7 +160,7 @@ impl World {
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.exchange.store().waiting()
+        self.exchange.waiting_for_room()
     }
 
     /// The account balances at every instant; this waits until everything in it is free.
@@ -216,6 +222,7 @@ impl Stopped {
         tokio::task::spawn_blocking(move || {
             let usage = self.arena.usage();
             assert_eq!(usage.free, usage.total, "{usage:?}");
+            self.exchange.stop_waiters();
             self.workers.stop();
             self.keeper.stop();
             self.arena.stop();

@@ -22,8 +22,8 @@ use crate::peer::transport::Way;
 
 impl Call {
     /// Returns whether it can come to its end without the owner, as far as is known.
-    pub(super) fn goes_on_alone(&self) -> bool {
-        matches!(&self.kind, Kind::Pull(pull) if pull.goes_on_alone())
+    pub(super) fn continues_without_owner(&self) -> bool {
+        matches!(&self.kind, Kind::Pull(pull) if pull.continues_without_owner())
     }
 
     /// Returns whether all of it is here, and nothing is missing but an answer of the owner that would say nothing new:
@@ -40,7 +40,7 @@ impl Call {
         why: impl FnOnce() -> Failure,
         relays: &mut Vec<RelayOrder>,
     ) -> bool {
-        if self.withdrawn || !self.goes_on_alone() {
+        if self.withdrawn || !self.continues_without_owner() {
             return false;
         }
         if matches!(&self.kind, Kind::Pull(pull) if pull.relay.is_none()) {
@@ -80,7 +80,7 @@ impl Call {
 }
 
 impl PullCall {
-    fn goes_on_alone(&self) -> bool {
+    fn continues_without_owner(&self) -> bool {
         let has_others = self.relay.is_some() || self.spares.iter().any(|spare| !self.has_lost(spare));
         has_others && self.is_provable() && self.way != Way::Stream && !self.is_whole()
     }
@@ -119,7 +119,9 @@ impl<L: Carrier> State<L> {
         let away = now.saturating_duration_since(lost);
         for number in self.waiting.clone() {
             let call = self.calls.get_mut(&number);
-            let Some(call) = call.filter(|call| call.sent_before && call.goes_on_alone()) else { continue };
+            let Some(call) = call.filter(|call| call.sent_before && call.continues_without_owner()) else {
+                continue;
+            };
             let is_brought = matches!(&call.kind, Kind::Pull(pull) if pull.relay.is_some());
             if !is_brought && away >= call.patience(lost, most) {
                 effects.relays.extend(call.ask_spare());
@@ -141,9 +143,9 @@ impl<L: Carrier> State<L> {
 
     /// A pull whose owner is lost has lost its holder, too: the next one is asked, or it waits for the owner, or fails where
     /// that will not come.
-    pub(super) fn go_on_alone(&mut self, number: u64) -> Effects<L> {
+    pub(super) fn fail_over(&mut self, number: u64) -> Effects<L> {
         let Some(call) = self.calls.get_mut(&number) else { return Effects::default() };
-        if call.goes_on_alone()
+        if call.continues_without_owner()
             && let Some(wish) = call.ask_spare()
         {
             return Effects { relays: vec![wish], ..Effects::default() };
@@ -200,7 +202,7 @@ mod tests {
         (block, call)
     }
 
-    /// The same call, with an owner that was lost three seconds ago.
+    /// A call whose owner was lost three seconds ago.
     fn lost(reader: &One, call: Call, then: impl FnOnce(&mut State)) {
         let peer = reader.peers.shared.known_peer(&name("b")).unwrap();
         let mut state = peer.state.lock();

@@ -108,7 +108,7 @@ impl State {
                 effects.relays.push(wish);
                 return Some(effects);
             }
-            return Some(effects.and(self.go_on_alone(asker.call)));
+            return Some(effects.and(self.fail_over(asker.call)));
         };
         if again {
             // It is there, on another connection.

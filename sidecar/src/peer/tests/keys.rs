@@ -16,7 +16,7 @@ pub(crate) fn identity() -> Identity {
     Identity::ephemeral().unwrap()
 }
 
-/// The same key once more: a peer in another life.
+/// Key of an identity once more: a peer in another life.
 pub(crate) fn same(identity: &Identity) -> Identity {
     Identity { cert: identity.cert.clone(), key: identity.key.clone_key(), fingerprint: identity.fingerprint }
 }

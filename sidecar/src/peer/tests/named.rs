@@ -59,7 +59,7 @@ impl Scene {
         let item = v1::GetItem { target: Some(target), selection: None };
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap();
         let request = v1::GetRequest { items: vec![item], deadline_ms, ..v1::GetRequest::default() };
-        let caller = Caller { holder: None, link: None, cancel: Cancel::default() };
+        let caller = Caller { holder: None, link: None, on_behalf: None, cancel: Cancel::default() };
         let (tell, told) = mpsc::channel();
         self.exchange.borrow(caller, request, move |outcome| tell.send(outcome).unwrap());
         let borrowed = told.recv_timeout(PATIENCE).expect("an answer").unwrap();

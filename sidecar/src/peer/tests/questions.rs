@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
@@ -36,7 +36,7 @@ impl One {
 }
 
 fn pair() -> (Arc<Table>, One, One, super::proxy::Proxy) {
-    through_a_proxy(Duration::from_secs(10))
+    through_a_proxy(PATIENCE / 3)
 }
 
 #[test]

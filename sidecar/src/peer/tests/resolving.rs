@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorlane_proto::Fingerprint;
 
 use super::world::*;
 use crate::identity::Identity;
@@ -70,4 +71,35 @@ fn a_name_that_is_not_resolved_is_an_attempt_that_failed_and_holds_up_no_other_p
     let again = a.peers.ensure(&name("far"), Instant::now() + PATIENCE).unwrap_err();
     assert!(again.message.contains("not resolved"), "{again}");
     assert_eq!(hanging.asked.load(Ordering::SeqCst), 1, "a name is looked up by one thread at a time");
+}
+
+#[test]
+fn a_peer_whose_pod_has_no_ip_yet_is_waited_for_and_reached_once_it_has_one() {
+    let table = Arc::new(Table::default());
+    let b = Start { listed: Some(nowhere()), ..Start::new("b") }.start(&table);
+    b.twin.add(1, sealed(&b.arena, 4096, 5), 1);
+    table.list_without_ip("b", b.fingerprint);
+    let a = Start { listed: Some(nowhere()), ..Start::new("a") }.start(&table);
+    let too_soon = a.peers.ensure(&name("b"), Instant::now()).unwrap_err();
+    assert!(too_soon.message.contains("b was not reached within"), "{too_soon}");
+    let (told, _call, _block) = a.pull("b", None, 1, tensorlane_proto::Selection::All, 4096);
+    until("it says why it waits", || {
+        a.peers.status().iter().any(|view| view.last_error.contains("no IP of its pod"))
+    });
+    let too_late = a.peers.ensure(&name("b"), Instant::now()).unwrap_err();
+    assert!(too_late.message.contains("no IP of its pod"), "{too_late}");
+    assert!(told.try_recv().is_err(), "the call waits");
+    table.list("b", b.peers.bound_address(), b.fingerprint);
+    assert!(told.recv_timeout(PATIENCE).unwrap().is_ok());
+}
+
+#[test]
+fn a_peer_whose_pod_has_no_ip_yet_is_not_waited_for_by_those_who_ask_all_for_a_name() {
+    let table = Arc::new(Table::default());
+    for (key, peer) in (1..).zip(["b", "c", "d"]) {
+        table.list(peer, nowhere(), Fingerprint([key; 32]));
+    }
+    table.list_without_ip("b", Fingerprint([1; 32]));
+    let a = Start { listed: Some(nowhere()), peers_max: 1, ..Start::new("a") }.start(&table);
+    assert_eq!(a.peers.resting(), [name("c"), name("d")]);
 }

@@ -58,7 +58,7 @@ pub(super) fn way_lost(outcome: &Result<Block, MapFailed>) {
 }
 
 /// The file of a peer's socket.
-fn sockets(node: &Path) -> Vec<std::path::PathBuf> {
+pub(super) fn sockets(node: &Path) -> Vec<std::path::PathBuf> {
     let mut all: Vec<_> = std::fs::read_dir(node).unwrap().map(|file| file.unwrap().path()).collect();
     all.sort();
     all

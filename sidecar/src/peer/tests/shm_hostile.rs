@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -13,7 +14,7 @@ use tensorlane_memory::{
 };
 use tensorlane_proto::negotiate::{SameNode, Transport, Why};
 
-use super::shm::{Pair, link, met, pair, start, way_lost};
+use super::shm::{Pair, link, met, pair, sockets, start, way_lost};
 use super::world::*;
 use crate::peer::link::Ended;
 use crate::peer::transport::shm::Between;
@@ -156,6 +157,26 @@ fn no_byte_of_a_stranger_between_two_sidecars_is_believed() {
         a.peers.stop();
         b.peers.stop();
     }
+}
+
+#[test]
+fn silent_callers_at_the_nodes_socket_keep_nobody_out() {
+    let (table, node) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
+    // Longer than the test: nobody's time may be up before.
+    let patient = |name| Start {
+        handshake: Duration::from_secs(60),
+        node: Some(node.path().to_owned()),
+        ..Start::new(name)
+    };
+    let b = patient("b").start(&table);
+    let a = Start { listed: Some(nowhere()), ..patient("a") }.start(&table);
+    let sockets = sockets(node.path());
+    assert_eq!(sockets.len(), 2, "{sockets:?}");
+    let call = |socket| UnixStream::connect(socket).unwrap();
+    let _silent: Vec<_> = sockets.iter().flat_map(|socket| (0..32).map(move |_| call(socket))).collect();
+    met(&a, &b);
+    let refused = [&a, &b].map(|one| one.peers.counters().node_refused.all());
+    assert!(refused.concat().iter().all(|(why, _)| *why == "too_many"), "{refused:?}");
 }
 
 #[test]

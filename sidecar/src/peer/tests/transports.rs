@@ -62,7 +62,11 @@ pub(super) const NONE: LanesConfig = LanesConfig {
     quic: 0,
     idle: Duration::from_secs(60),
     patience: Duration::from_secs(10),
+    progress: Duration::from_secs(2),
 };
+
+/// Lanes that a machine does not break which stands still for a while, where something else is tried.
+pub(super) const UNHURRIED: LanesConfig = LanesConfig { progress: Duration::from_secs(20), ..NONE };
 
 /// All of them.
 const WAYS: [Way; 7] = [

@@ -1,8 +1,8 @@
 //! The ways in which the bytes of a pull come. Whether they may come at all (the lease, the head, the end, the deadline) is
 //! decided on the control connection and the same for all of them; see docs/decisions/012-transports.md.
 //!
-//! A way is added here: a number in `peer.proto`, the functions of [`Transport`], a place in [`Ways`], and a line in the list
-//! of the conformance suite (`tests/transports.rs`).
+//! A way is added here: a number in `tensor.proto` and a case of [`Way`], the functions of [`Transport`], a place in [`Ways`],
+//! and a line in the list of the conformance suite (`tests/transports.rs`). The compiler names the matches over [`Way`].
 
 use std::time::Instant;
 

@@ -42,8 +42,14 @@ impl Scene {
         let (read_end, write_end) = passing::pipe().unwrap();
         let unread = &OutputBudget::new(1 << 20);
         let client = "test".into();
-        let around =
-            Around { client, version: SESSION_VERSION, workers, unread, metrics, map_deadline: MINUTE };
+        let around = Around {
+            client,
+            version: SESSION_VERSION,
+            drains: workers,
+            unread,
+            metrics,
+            map_deadline: MINUTE,
+        };
         let link = SessionLink::new(SessionId(1), ours, write_end, around);
         exchange.session_began(&link);
         Self { exchange, link, pending: Pending::default(), _client: (theirs, read_end) }
@@ -69,7 +75,7 @@ impl Scene {
         let (tell, told) = std::sync::mpsc::channel();
         self.exchange.reserve(call.caller(), request, move |outcome| tell.send(outcome).unwrap());
         // As a client does: it maps every segment that it is to write.
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Ok(outcome) = told.recv_timeout(Duration::from_millis(5)) {
                 return outcome.unwrap();

@@ -58,10 +58,9 @@ impl Scene {
         let store = Store::new(me, settings, arena(4 * SEGMENT), Clock::start());
         let (ours, client) = UnixStream::pair().unwrap();
         let (write_end, events) = UnixStream::pair().unwrap();
-        let (workers, unread) = (Workers::default(), &OutputBudget::new(1 << 20));
+        let (drains, unread) = (Workers::default(), &OutputBudget::new(1 << 20));
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        let around =
-            Around { client: "test".into(), version, workers, unread, metrics, map_deadline: minute };
+        let around = Around { client: "test".into(), version, drains, unread, metrics, map_deadline: minute };
         let link = SessionLink::new(SessionId(1), ours, write_end.into(), around);
         store.session_began(&link);
         for end in [&client, &events] {
@@ -79,7 +78,7 @@ impl Scene {
     }
 
     fn look_until(&self, orphans: &mut Orphans, what: &str, condition: impl Fn(&Arena, &Orphans) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !condition(&self.store.arena, orphans) {
             assert!(Instant::now() < deadline, "waited in vain until {what}");
             self.store.look_after(orphans, &Threads::default());
@@ -134,6 +133,24 @@ fn a_session_hears_once_of_a_copy_and_one_of_an_earlier_version_goes_on_with_the
         assert_eq!(scene.block.chunk(0..TENSOR).unwrap(), [7; TENSOR as usize]);
         scene.store.arena.stop();
     }
+}
+
+#[test]
+fn a_copy_that_panics_is_counted_and_tried_again_after_a_pause() {
+    let (scene, mut orphans) = (Scene::new(EXCHANGE_SINCE), Orphans::default());
+    let threads = Threads::default();
+    threads.fail_at("tl-orphans");
+    scene.owner.stop();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while orphans.failures == 0 {
+        assert!(Instant::now() < deadline, "waited in vain for the panic");
+        scene.store.look_after(&mut orphans, &threads);
+        std::thread::yield_now();
+    }
+    assert!(threads.panics(PanicScope::Call) == 1 && orphans.paused_until.is_some());
+    scene.look_until(&mut orphans, "it is copied", |arena, _| arena.foreign().copied == SEGMENT);
+    orphans.stop();
+    scene.store.arena.stop();
 }
 
 #[test]

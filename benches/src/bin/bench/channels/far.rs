@@ -20,7 +20,7 @@ use crate::tcp::two_sidecars;
 const SETTINGS: &str = "prefer: tcp\n";
 const SMALL_ARENA: u64 = 64 << 20;
 const ARENA: u64 = 512 << 20;
-/// The same where many read: each session that has a cursor has a segment of 64 MiB for it.
+/// Arena of a peer at which many read: each session that has a cursor has a segment of 64 MiB for it.
 const CABLE_ARENA: u64 = 1 << 30;
 /// Round trips of one value.
 const ROUND_TRIPS: usize = 500;

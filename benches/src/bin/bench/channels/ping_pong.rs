@@ -56,7 +56,7 @@ struct Ends {
     reads: PathBuf,
     /// Offsets of ring and cursor in the segment that the asking process writes.
     asking: [u64; 2],
-    /// The same in its own.
+    /// Offsets of ring and cursor in the segment of the echoing process.
     echoing: [u64; 2],
 }
 

@@ -52,7 +52,7 @@ impl Cluster {
         Ok(self.run(&[&["cluster", "kubectl"], words].concat(), input)?.0)
     }
 
-    /// The same, and what it logged.
+    /// Runs kubectl with this input; gives its output and what it logged.
     pub(super) fn kubectl_logged(&self, words: &[&str], input: &str) -> Result<String> {
         Ok(self.run(&[&["cluster", "kubectl"], words].concat(), input)?.1)
     }

@@ -73,7 +73,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Measured> {
 struct Brought {
     /// GB/s, in the order of `KINDS`: the bytes of all gets by the time of all.
     rates: [f64; 3],
-    /// The same of the get in the middle, to be looked at.
+    /// GB/s of the get in the middle, to be looked at.
     medians: [f64; 3],
     /// Gets of those that choose, and how many of them came by QUIC.
     chosen: usize,

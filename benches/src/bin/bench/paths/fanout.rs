@@ -91,7 +91,7 @@ fn measure(
     Ok((Measured::new(row, pairs), Measured::new(&rows::FANOUT_SOURCE, sources)))
 }
 
-/// The same for all of them at once.
+/// Runs a get at all readers at once.
 fn all(readers: &[Client], get: impl Fn(&Client) -> Result<Tensor> + Sync) -> Result<Vec<Tensor>> {
     thread::scope(|scope| {
         let getting: Vec<_> = readers.iter().map(|reader| scope.spawn(|| get(reader))).collect();

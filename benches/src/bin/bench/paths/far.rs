@@ -17,9 +17,9 @@ use crate::tcp::two_sidecars;
 
 /// A copy that nobody holds goes at once, so that the next get moves all bytes again. No pull tries QUIC.
 pub(crate) const TLS: &str = "gc:\n  copyIdle: 1ms\nprefer: tcp\n";
-/// The same, with plain lanes.
+/// Settings with plain lanes.
 pub(crate) const PLAIN: &str = "gc:\n  copyIdle: 1ms\nencryption: none\nprefer: tcp\n";
-/// The same, on QUIC.
+/// Settings for QUIC.
 pub(crate) const QUIC: &str = "gc:\n  copyIdle: 1ms\nprefer: quic\n";
 /// Time that a copy may stay once nobody holds it.
 const COPY_MAX: Duration = Duration::from_secs(10);

@@ -118,19 +118,26 @@ fn others(status: &Status, peers: &[PeerStatus], remedies: &Remedies) -> Vec<Fin
     all
 }
 
-/// Finding on what is wrong with the tables of peers: that one does not list this peer, or that this one's lacks others. `has_all`:
-/// all peers are connected, so that a line which is missing keeps nobody away.
+/// Finding on what is wrong with the tables of peers: that one does not list this peer, or at an address that leads elsewhere, or
+/// that this one's lacks others. `has_all`: all peers are connected, so that a line which is missing keeps nobody away.
 fn listing(status: &Status, peers: &[PeerStatus], has_all: bool, remedies: &Remedies) -> Option<Finding> {
     let told = &peers.iter().find(|peer| peer.name == status.peer)?.last_error;
     if told.is_empty() {
         return None;
     }
-    // So the sidecar says it of a peers file that lacks this peer, or its key.
+    // So the sidecar says it of a peers file that lacks this peer, or its key; and of an address of its own.
     let is_refused = told.contains("so others refuse it") && !has_all;
-    Some(match is_refused {
-        true => Finding::problem("peers", told.clone(), remedies.unlisted),
-        false => Finding::note("peers", told.clone()),
-    })
+    let is_elsewhere = told.contains("does not lead back to it");
+    let remedy = if is_refused {
+        remedies.unlisted
+    } else if is_elsewhere {
+        remedies.leads_elsewhere
+    } else if told.contains("has not listed peers") {
+        remedies.no_list
+    } else {
+        return Some(Finding::note("peers", told.clone()));
+    };
+    Some(Finding::problem("peers", told.clone(), remedy))
 }
 
 /// Finding on a connected peer: a problem where packets of full size may be lost, a note where something stood still lately or QUIC

@@ -99,7 +99,7 @@ fn without_a_sidecar_nothing_else_is_asked() {
 #[test]
 fn each_thing_that_is_wrong_is_found_with_what_to_do() {
     type Break = fn(&mut Facts);
-    let cases: [(Break, &str); 13] = [
+    let cases: [(Break, &str); 14] = [
         (
             |f| {
                 let refused = "at h:1: it refused us: WRONG_EXCHANGE: peer b is of the exchange \"ml\", and peer a of \
@@ -150,6 +150,10 @@ fn each_thing_that_is_wrong_is_found_with_what_to_do() {
             "not published yet",
         ),
         (
+            |f| f.peers = Ok(vec![peer("b", "unreachable", "its TensorPeer has no IP of its pod yet")]),
+            "kubectl describe pod b",
+        ),
+        (
             |f| {
                 let mut strict = peer("b", "connected", "");
                 strict.route = route(0, &[(v1::Transport::Tcp, "not_same_node")]);
@@ -181,6 +185,37 @@ fn what_tables_of_peers_lack_is_a_problem_only_where_it_keeps_somebody_away() {
     assert!(told(&alone).contains(lack), "{}", told(&alone));
     let idle = Facts { peers: Ok(vec![peer("a", "self", ""), peer("b", "idle", "")]), ..well() };
     assert!(told(&idle).contains("0 of 1 connected, 1 not yet, none refused"), "{}", told(&idle));
+}
+
+#[test]
+fn an_own_address_that_leads_elsewhere_is_a_problem_although_all_are_connected_and_one_without_an_answer_a_note()
+ {
+    let elsewhere =
+        "the address h:1 that others are told for this peer does not lead back to it: b answers there";
+    let nobody = "nobody answers this peer at h:1, its address for others (Connection refused)";
+    for (own, in_kubernetes, code, part) in [
+        (elsewhere, true, 1, "-> another pod has the address of this one"),
+        (elsewhere, false, 1, "-> correct `peers.advertise` (TENSORLANE_PEERS_ADVERTISE) of this sidecar"),
+        (nobody, false, 0, nobody),
+    ] {
+        let peers = Ok(vec![peer("a", "self", own), peer("b", "connected", "")]);
+        let facts = Facts { in_kubernetes, peers, ..well() };
+        assert_eq!(exit_code(&findings(&facts)), code, "{}", told(&facts));
+        assert!(told(&facts).contains(own) && told(&facts).contains(part), "{}", told(&facts));
+    }
+}
+
+#[test]
+fn an_api_server_that_lists_no_peers_is_a_problem_although_all_are_connected() {
+    let outage = "the API server has not listed peers for 1h, and what was known stays: 401: the token is not accepted";
+    for (in_kubernetes, part) in
+        [(true, "is its service account still there?"), (false, "`peers.kubeconfig`")]
+    {
+        let peers = Ok(vec![peer("a", "self", outage), peer("b", "connected", "")]);
+        let facts = Facts { in_kubernetes, peers, ..well() };
+        assert_eq!(exit_code(&findings(&facts)), 1, "{}", told(&facts));
+        assert!(told(&facts).contains("401") && told(&facts).contains(part), "{}", told(&facts));
+    }
 }
 
 #[test]

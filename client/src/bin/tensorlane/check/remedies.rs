@@ -24,11 +24,17 @@ pub(super) struct Remedies {
     another_exchange: &'static str,
     another_release: &'static str,
     no_address: &'static str,
+    /// Remedy where nobody knows an IP of a pod.
+    no_ip: &'static str,
     not_reached: &'static str,
     /// Remedy where small packets pass and large ones do not.
     packet_size: &'static str,
-    /// Remedy where an address leads back to this peer.
+    /// Remedy where an address of another peer leads back to this one.
     own_address: &'static str,
+    /// Remedy where an address of this peer leads to another one.
+    pub(super) leads_elsewhere: &'static str,
+    /// Remedy where the source of the table of peers fails.
+    pub(super) no_list: &'static str,
 }
 
 const IN_KUBERNETES: Remedies = Remedies {
@@ -49,9 +55,12 @@ const IN_KUBERNETES: Remedies = Remedies {
     another_exchange: "it belongs to another exchange: set tensorlane.dev/exchange alike on both",
     another_release: "its sidecar is of another release: make the older pod anew",
     no_address: "it has not published yet: `kubectl describe txp PEER`",
+    no_ip: "`kubectl describe pod PEER`, `kubectl describe txp PEER`: does its node have a network, and does the operator run?",
     not_reached: "can this pod reach its port 9421? a NetworkPolicy must let pods of the exchange connect to each other; is its node up?",
     packet_size: "`ping -M do -s 1400 ADDRESS` from this node to the peer's: where it fails, make the MTU of the pod network smaller than that of the path, or let ICMP pass",
     own_address: "two pods have one address, or one key: look at the addresses of `kubectl get txp -o wide`",
+    leads_elsewhere: "another pod has the address of this one, or a proxy answers there: look at the addresses of `kubectl get txp -o wide`",
+    no_list: "known peers go on, new ones are not seen: can this pod reach the API server, and is its service account still there? `kubectl logs POD -c tensorlane`",
 };
 
 const ELSEWHERE: Remedies = Remedies {
@@ -72,9 +81,12 @@ const ELSEWHERE: Remedies = Remedies {
     another_exchange: "it belongs to another exchange: set `exchange` (TENSORLANE_EXCHANGE) alike on both",
     another_release: "its sidecar is of another release: start the older one anew",
     no_address: "give PEER an address in the peers file, or in its own, so that one of the two can connect",
+    no_ip: "`kubectl describe txp PEER` says of which pod it is",
     not_reached: "does it run, does the peers file have its address, and does a firewall let this host reach that port?",
     packet_size: "`ping -M do -s 1400 ADDRESS` to the peer: where it fails, make the MTU of both ends that of the path between them, or let ICMP pass",
     own_address: "correct the address of PEER in the peers file, or `peers.advertise` (TENSORLANE_PEERS_ADVERTISE) there; no two peers may share an identity folder",
+    no_list: "known peers go on, new ones are not seen: can this host reach the API server, and is the token of `peers.kubeconfig` good?",
+    leads_elsewhere: "correct `peers.advertise` (TENSORLANE_PEERS_ADVERTISE) of this sidecar, and its address in the peers file of every peer",
 };
 
 impl Remedies {
@@ -96,7 +108,7 @@ impl Remedies {
     /// Remedy for the words of an error with which a peer was not reached.
     pub(super) fn of_error(&self, error: &str, peer: &str) -> String {
         // What one side says of both is also told as a refusal of the other, so that comes last.
-        let asked: [(&[&str], &str); 7] = [
+        let asked: [(&[&str], &str); 8] = [
             (&["this peer's own"], self.own_address),
             (&["exchange \""], self.another_exchange),
             (&["calls itself"], self.another_name),
@@ -107,6 +119,7 @@ impl Remedies {
             ),
             (&["not to "], self.another_owner),
             (&["no address"], self.no_address),
+            (&["no IP of its pod"], self.no_ip),
         ];
         let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
         let remedy =

@@ -40,6 +40,7 @@ fn timing() -> Timing {
         refresh_every: ms(1),
         refresh_lag: ms(1),
         gather: ms(1),
+        outage: Duration::ZERO,
         write_every: ms(1),
         keep: ms(1),
         ..Timing::default()
@@ -116,6 +117,7 @@ fn offer(incarnation: u128) -> PublishedOffer {
         addresses: vec!["10.0.0.9:9421".to_owned()],
         fingerprints: vec![Fingerprint([0xee; 32])],
         node: None,
+        awaits_ip: false,
     };
     let offer = Offer {
         peer: entry.name.clone(),

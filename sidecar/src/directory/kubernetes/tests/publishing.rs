@@ -101,10 +101,13 @@ async fn after_an_outage_only_what_is_new_is_written() {
     scene.until_done(1).await;
     scene.twin.gate.close().await;
     until("the watch has failed", || scene.metrics.directory.failed_reads.get() > 2).await;
+    let told = scene.directory.outage().unwrap();
+    assert!(told.starts_with("the API server has not listed peers for"), "{told}");
     scene.directory.publish(offer(8));
     until("the write has failed", || scene.writes(Moved::Failed) > 0).await;
     scene.twin.gate.open().await;
     scene.until_done(2).await;
+    until("it is told no longer", || scene.directory.outage().is_none()).await;
     assert_eq!(scene.twin.seen().writes.len(), 2);
     let what = |write: &Value| write["status"]["incarnation"].clone();
     assert_eq!(what(&scene.twin.seen().writes[1]), json!(format!("{:032x}", 8)));

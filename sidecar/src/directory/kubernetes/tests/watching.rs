@@ -51,10 +51,8 @@ async fn a_peer_is_in_the_table_once_it_has_published_and_until_it_is_reset() {
 }
 
 /// Every table that anyone could have seen.
-fn observe(
-    watch: &watch::Receiver<Arc<PeerTable>>,
-) -> (tokio::task::JoinHandle<()>, Arc<parking_lot::Mutex<Vec<usize>>>) {
-    let (mut watch, sizes) = (watch.clone(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+fn observe(watch: &watch::Receiver<Arc<PeerTable>>) -> (tokio::task::JoinHandle<()>, Arc<Mutex<Vec<usize>>>) {
+    let (mut watch, sizes) = (watch.clone(), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&sizes);
     let task = tokio::spawn(async move {
         while watch.changed().await.is_ok() {

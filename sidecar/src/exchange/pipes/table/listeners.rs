@@ -6,7 +6,10 @@ use tensorlane_proto::allowed::AllowedPeers;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
-use super::{Effect, Ended, LISTENERS_MAX, Listener, Party, Table, limit};
+use super::{
+    Effect, Ended, LISTENERS_MAX, Listener, Party, SESSION_LISTENERS_MAX, SESSION_PIPES_MAX, Table, end,
+    limit,
+};
 
 impl<W> Table<W> {
     /// Opens a listener; its number, and whoever waited for it.
@@ -61,6 +64,13 @@ impl<W> Table<W> {
         if self.listeners.len() >= LISTENERS_MAX {
             return Err(limit(&format!("{LISTENERS_MAX} listeners are here already"), LISTENERS_MAX));
         }
+        let is_its = |listener: &&Listener<W>| listener.party.session == party.session;
+        if self.listeners.values().filter(is_its).count() >= SESSION_LISTENERS_MAX {
+            let what = format!("this session has {SESSION_LISTENERS_MAX} listeners already");
+            return Err(limit(&what, SESSION_LISTENERS_MAX));
+        }
+        let lists = self.listeners.values().map(|listener| &listener.allowed);
+        allowed.check_room(lists, "the lists of peers of all listeners")?;
         self.names.insert(name.clone(), number);
         let waited = self.waiting.remove(&name).unwrap_or_default();
         let (is_once, accepting) = (once.is_some(), once.into_iter().collect());
@@ -82,6 +92,42 @@ impl<W> Table<W> {
     /// Returns whether there is a listener of that name.
     pub(in super::super) fn is_listened(&self, name: &TensorName) -> bool {
         self.names.contains_key(name)
+    }
+
+    /// Checks that whoever connects has not its share of the pipes that the listener's session may have: of those that wait to be
+    /// accepted there, at most half of what the others leave.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the share.
+    pub(super) fn check_share(&self, listener: &Listener<W>, party: &Party) -> Result<(), Failure> {
+        if !listener.accepting.is_empty() {
+            return Ok(());
+        }
+        let session = listener.party.session;
+        let listeners = self.listeners.values().filter(|other| other.party.session == session);
+        let waiting = listeners.flat_map(|other| &other.backlog).filter_map(|pipe| self.pipes.get(pipe));
+        let own = waiting.filter(|pipe| pipe.sides[0].party.shares_with(party)).count();
+        let free = SESSION_PIPES_MAX.saturating_sub(self.ends_of(session));
+        let share = (free + own).div_ceil(2);
+        if own < share {
+            return Ok(());
+        }
+        let message = format!(
+            "{own} pipes of {party} wait to be accepted by {}, which listens on {}, and {share} are its share, half of what others \
+             leave; let it accept some, or close some first",
+            listener.party, listener.name
+        );
+        Err(Failure::new(Reason::LimitExceeded, message).with("most", share).with("name", &listener.name))
+    }
+
+    /// Gives a pipe to whoever accepts, or has it wait for that.
+    pub(super) fn hand_out(&mut self, id: u64, pipe: u64, from: &Party) -> Vec<Effect<W>> {
+        let Some(listener) = self.listeners.get_mut(&id) else { return Vec::new() };
+        if let Some(to) = listener.accepting.pop_front() {
+            return vec![Effect::Accepted { to, pipe: end(pipe, 1), other: from.clone() }];
+        }
+        listener.backlog.push_back(pipe);
+        Vec::new()
     }
 
     /// Takes a pipe out of those that are not accepted yet. Returns whether it was one of them.

@@ -1,3 +1,8 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use tensorlane_proto::allowed::{LISTS_BYTES_MAX, PATTERN_BYTES_MAX, PATTERNS_MAX};
+
 use super::*;
 
 const FROM: SessionId = SessionId(1);
@@ -282,7 +287,7 @@ fn whoever_connects_and_closes_again_and_again_fills_no_listener() {
     let (listener, _) =
         table.listen(party(TO), TensorName::new("other").unwrap(), AllowedPeers::All).unwrap();
     let other = TensorName::new("other").unwrap();
-    for _ in 0..SESSION_PIPES_MAX {
+    for _ in 0..SESSION_PIPES_MAX / 2 {
         let (pipe, ..) = table.connect(party(FROM), &other, None).unwrap().unwrap();
         table.finish(FROM, pipe);
         table.close(FROM, pipe, Ended::Closed);
@@ -291,6 +296,73 @@ fn whoever_connects_and_closes_again_and_again_fills_no_listener() {
     assert_eq!(full.reason, Reason::LimitExceeded);
     let (pipe, _) = table.accept(TO, listener, "b").unwrap().unwrap();
     assert_eq!(table.read(TO, pipe, 1, "r").unwrap(), [Effect::End { to: "r" }]);
+}
+
+#[test]
+fn pipes_that_wait_to_be_accepted_have_a_share_for_each_session_and_peer() {
+    let mut table = Named::default();
+    let (listener, _) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
+    let second = TensorName::new("second").unwrap();
+    table.listen(party(TO), second.clone(), AllowedPeers::All).unwrap();
+    let (near, again) = (SessionId(1 << 63), SessionId(1 << 63 | 1));
+    let connect_all = |table: &mut Named, from: &Party| {
+        let mut made = Vec::new();
+        loop {
+            match table.connect(from.clone(), &name(), None) {
+                Ok(pipe) => made.push(pipe.unwrap().0),
+                Err(refused) => return (made, refused),
+            }
+        }
+    };
+    let (_, refused) = connect_all(&mut table, &party(FROM));
+    assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("512")));
+    assert!(refused.message.contains("client-1") && refused.message.contains("inbox"), "{refused}");
+    // The session of both listeners is one.
+    assert_eq!(table.connect(party(FROM), &second, None).unwrap_err().detail("most"), Some("512"));
+    let (of_peer, refused) = connect_all(&mut table, &peer(near));
+    assert_eq!((of_peer.len(), refused.detail("most")), (256, Some("256")));
+    // What its lost connection has left there counts with the next one.
+    of_peer.iter().for_each(|pipe| drop(table.finish(near, *pipe)));
+    table.end_session(near);
+    assert!(connect_all(&mut table, &peer(again)).0.is_empty());
+    // Those that are accepted count no more, and whoever waits to accept takes any.
+    while table.accept(TO, listener, "a").unwrap().is_some() {}
+    let (more, refused) = connect_all(&mut table, &party(FROM));
+    assert_eq!((more.len(), refused.detail("most")), (129, Some("128")));
+}
+
+/// Opens listeners of a session until one is refused; how many there are, and the refusal.
+fn listen_all(table: &mut Named, session: SessionId, allowed: &AllowedPeers) -> (usize, Failure) {
+    for number in 0.. {
+        let name = TensorName::new(&format!("{}/{number}", session.0)).unwrap();
+        if let Err(refused) = table.listen(party(session), name, allowed.clone()) {
+            return (number, refused);
+        }
+    }
+    unreachable!("there is a bound on listeners")
+}
+
+#[test]
+fn a_session_with_as_many_listeners_as_it_may_have_keeps_no_other_from_its_own() {
+    let mut table = Named::default();
+    let (listeners, refused) = listen_all(&mut table, FROM, &AllowedPeers::All);
+    assert_eq!((listeners, refused.reason), (SESSION_LISTENERS_MAX, Reason::LimitExceeded));
+    assert_eq!(refused.detail("most"), Some("1024"));
+    assert!(table.listen(party(TO), name(), AllowedPeers::All).is_ok());
+    table.end_session(FROM);
+    assert!(table.listen(party(FROM), TensorName::new("again").unwrap(), AllowedPeers::All).is_ok());
+}
+
+#[test]
+fn lists_of_peers_of_all_listeners_have_a_bound_and_those_without_one_are_not_kept_out() {
+    let mut table = Named::default();
+    let longest = AllowedPeers::Only(vec!["*".repeat(PATTERN_BYTES_MAX); PATTERNS_MAX].into());
+    let (listeners, refused) = listen_all(&mut table, FROM, &longest);
+    assert_eq!(listeners as u64, LISTS_BYTES_MAX / longest.heap_bytes());
+    assert_eq!((refused.reason, refused.detail("limit")), (Reason::LimitExceeded, Some("8388608")));
+    assert!(table.listen(party(TO), name(), AllowedPeers::All).is_ok());
+    table.end_session(FROM);
+    assert!(table.listen(party(FROM), TensorName::new("again").unwrap(), longest).is_ok());
 }
 
 #[test]
@@ -339,5 +411,171 @@ fn a_listener_takes_pipes_of_the_peers_that_it_allows_and_of_its_own_pod() {
     assert_eq!((refused.reason, refused.detail("peer")), (Reason::PermissionDenied, Some("trainer")));
     for allowed in [of("rollout-1"), party(FROM)] {
         assert!(table.connect(allowed, &name(), None).unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_session_and_a_sidecar_have_limits_of_pipes_that_name_themselves() {
+    let mut table = Named::default();
+    let most = |refused: &Failure| refused.detail("most").map(str::to_owned);
+    for number in 0..SESSION_PIPES_MAX {
+        // Each to a listener of another session, which accepts it: no share is used up.
+        let (other, name) =
+            (SessionId(100 + number as u64), TensorName::new(&format!("inbox-{number}")).unwrap());
+        let (listener, _) = table.listen(party(other), name.clone(), AllowedPeers::All).unwrap();
+        table.connect(party(FROM), &name, None).unwrap().unwrap();
+        table.accept(other, listener, "a").unwrap().unwrap();
+    }
+    let name = TensorName::new("inbox-0").unwrap();
+    let refused = table.connect(party(FROM), &name, None).unwrap_err();
+    assert_eq!(
+        (refused.reason, most(&refused)),
+        (Reason::LimitExceeded, Some(SESSION_PIPES_MAX.to_string()))
+    );
+    assert!(refused.message.contains("session 1 has 1024 ends"), "{refused}");
+    let next = table.connect(party(TO), &name, None).unwrap().unwrap();
+    for number in table.pipes.len()..PIPES_MAX {
+        let sides = [FROM, TO].map(|session| Side::new(party(session)));
+        table.pipes.insert((1 << 40) + number as u64, Pipe { name: name.clone(), sides });
+    }
+    let refused = table.connect(party(SessionId(99)), &name, None).unwrap_err();
+    assert_eq!((refused.reason, most(&refused)), (Reason::LimitExceeded, Some(PIPES_MAX.to_string())));
+    table.close(TO, next.0, Ended::Closed);
+    assert!(table.connect(party(SessionId(99)), &name, None).unwrap().is_some(), "there is room again");
+}
+
+#[test]
+fn listeners_of_a_sidecar_have_a_limit_and_room_again_when_one_ends() {
+    let mut table = Named::default();
+    let mut listen = |number: usize| {
+        let name = TensorName::new(&format!("inbox-{number}")).unwrap();
+        let session = SessionId((100 + number / SESSION_LISTENERS_MAX) as u64);
+        table.listen(party(session), name, AllowedPeers::All).map(|(listener, _)| listener)
+    };
+    let listeners: Vec<u64> = (0..LISTENERS_MAX).map(|number| listen(number).unwrap()).collect();
+    let refused = listen(LISTENERS_MAX).unwrap_err();
+    assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("4096")));
+    table.end_listener(SessionId(100), listeners[7], Ended::Closed);
+    assert!(table.listen(party(TO), name(), AllowedPeers::All).is_ok());
+}
+
+/// Pipe whose sides do whatever they like, and whoever waits for something of it.
+struct Rough {
+    table: Table<u64>,
+    ends: [(SessionId, u64); 2],
+    /// Last sequence that each side has written.
+    written: [u64; 2],
+    waiters: u64,
+    waiting: BTreeMap<u64, Waits>,
+    /// Sequences that each side was shown.
+    shown: [BTreeSet<u64>; 2],
+}
+
+impl Rough {
+    fn new() -> Self {
+        let mut table = Table::default();
+        let (listener, _) = table.listen(party(TO), name(), AllowedPeers::All).unwrap();
+        let (near, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
+        let (far, _) = table.accept(TO, listener, 0).unwrap().unwrap();
+        let (ends, waiting, shown) = ([(FROM, near), (TO, far)], BTreeMap::new(), Default::default());
+        Self { table, ends, written: [0; 2], waiters: 0, waiting, shown }
+    }
+
+    /// Somebody waits, until it is told in these effects or later.
+    fn wait(&mut self, waits: Waits, effects: Vec<Effect<u64>>) {
+        self.waiting.insert(self.waiters, waits);
+        self.tell(effects);
+    }
+
+    fn tell(&mut self, effects: Vec<Effect<u64>>) {
+        for effect in effects {
+            let to = match &effect {
+                Effect::Show { to, .. }
+                | Effect::End { to }
+                | Effect::Written { to }
+                | Effect::Fail { to, .. } => *to,
+                other => panic!("nobody connects: {other:?}"),
+            };
+            let waited = self.waiting.remove(&to).expect("whoever waits is told once");
+            if let (Effect::Show { sequence, .. }, Waits::Message(end)) = (&effect, &waited) {
+                self.shown[(end % 2) as usize].insert(*sequence);
+            }
+        }
+    }
+
+    /// First message from a sequence on that the other side has written and that was not read.
+    fn first_unread(&self, side: usize, from: u64) -> Option<u64> {
+        let other = self.ends[1 - side].1;
+        let unread = self.waiting.values().filter_map(|waits| match waits {
+            Waits::Reader(end, sequence) if *end == other && *sequence >= from => Some(*sequence),
+            _ => None,
+        });
+        unread.min()
+    }
+
+    fn act(&mut self, act: u8, side: usize, which: u64) {
+        let (session, end) = self.ends[side];
+        self.waiters += 1;
+        match act {
+            0..14 => {
+                let sequence = self.written[side] + 1;
+                if let Ok(effects) = self.table.write(session, end, sequence, "m".into(), self.waiters) {
+                    self.written[side] = sequence;
+                    self.wait(Waits::Reader(end, sequence), effects);
+                }
+            }
+            14..24 => {
+                let first = self.first_unread(side, which);
+                if let Ok(effects) = self.table.read(session, end, which, self.waiters) {
+                    let shown = effects.iter().find_map(|effect| match effect {
+                        Effect::Show { sequence, .. } => Some(*sequence),
+                        _ => None,
+                    });
+                    assert_eq!(shown, first, "messages are shown in the order of writes");
+                    self.wait(Waits::Message(end), effects);
+                }
+            }
+            24..34 => {
+                let effects = self.table.taken(session, end, which);
+                let was_shown = self.shown[side].contains(&which);
+                assert!(effects.is_empty() || was_shown, "what was not shown was not read");
+                self.tell(effects);
+            }
+            34..38 => {
+                let is_its =
+                    |waits: &Waits| matches!(waits, Waits::Reader(of, _) | Waits::Message(of) if *of == end);
+                let found = self.waiting.iter().find(|(_, waits)| is_its(waits));
+                if let Some((waiter, waits)) = found.map(|(waiter, waits)| (*waiter, waits.clone())) {
+                    assert!(self.table.forget(&waits, |other| *other == waiter).is_some(), "it waits");
+                    self.waiting.remove(&waiter);
+                }
+            }
+            38 => {
+                let effects = self.table.finish(session, end);
+                self.tell(effects);
+            }
+            _ => {
+                let effects = self.table.close(session, end, Ended::Closed);
+                self.tell(effects);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whoever_waits_for_something_of_a_pipe_is_told_once_whatever_both_sides_do(
+        acts in proptest::collection::vec((0..40u8, 0..2usize, 1..9u64), 0..200),
+    ) {
+        let mut rough = Rough::new();
+        for (act, side, which) in acts {
+            rough.act(act, side, which);
+        }
+        for session in [FROM, TO] {
+            let effects = rough.table.end_session(session);
+            rough.tell(effects);
+        }
+        prop_assert!(rough.waiting.is_empty());
+        prop_assert_eq!((rough.table.totals().pipes, rough.table.budget.bytes()), (0, 0));
     }
 }

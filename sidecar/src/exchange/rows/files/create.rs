@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use tensorlane_memory::rename;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::rows::{Plan, SetLayout};
-use tensorlane_proto::set::{LEVEL_META, OwnMeta};
+use tensorlane_proto::set::{LEVEL_META, OwnMeta, OwnSet};
 
 use super::failure::storage;
 use super::keep::{Identity, write_meta};
@@ -28,8 +28,8 @@ impl Root {
         let draft = name.draft();
         // Of a life that ended while it made it.
         self.remove_all(&draft)?;
-        let made =
-            self.write_draft(name, &draft, &plan, identity).and_then(|()| self.give_name(&draft, name));
+        let own = identity.own(name, layout);
+        let made = self.write_draft(name, &draft, &plan, own).and_then(|()| self.give_name(&draft, name));
         if made.is_err() {
             let _ = self.remove_all(&draft);
         }
@@ -41,7 +41,7 @@ impl Root {
         name: &DirectoryName,
         draft: &str,
         plan: &Plan,
-        identity: &Identity,
+        own: OwnSet,
     ) -> Result<(), Failure> {
         let failed = |path: &[String]| {
             let path = std::iter::once(name.as_str())
@@ -73,7 +73,7 @@ impl Root {
             };
             make().map_err(failed(&planned.path))?;
         }
-        let meta = OwnMeta { mutable: Some(identity.own(name)), ..plan.own.clone() };
+        let meta = OwnMeta { mutable: Some(own), ..plan.own.clone() };
         write_meta(&set, name, &meta)?;
         for (path, level) in &plan.levels {
             let bytes =

@@ -9,7 +9,8 @@
 //! An entry whose sync failed is covered by zeros, and no row was changed. Where covering fails, too, or a leaf cannot be synced,
 //! nobody knows what is on the disk: the set takes no more commits, and the next life does what the journal has.
 //!
-//! Appending copies the rows under the lock of the journal, so a small commit waits for the copy of a large one.
+//! Appending copies the rows under the lock of the journal, so a small commit waits for the copy of a large one. A commit waits for
+//! room until its deadline or a cancel. Once it has an entry it waits for the disk alone: the next life would make it.
 
 #[cfg(test)]
 mod power;
@@ -28,6 +29,7 @@ use super::descriptors::Which;
 use super::keep::INTENT_BYTES_MAX;
 use super::medium::Medium;
 use super::rows::NewBytes;
+use crate::exchange::rows::locking::{Until, next_look};
 use crate::exchange::rows::memory::Terms;
 
 /// Blocks are taken for so many bytes at a time.
@@ -99,14 +101,15 @@ impl Journal {
     /// Makes a commit, under the locks of its rows: `apply` writes them when they are on the disk here.
     ///
     /// # Errors
-    /// TOO_LARGE, VERSION_CHANGED, STORAGE_FULL, STORAGE_FAILED and those of `apply`. Nothing was changed but by `apply`.
+    /// TOO_LARGE, VERSION_CHANGED, STORAGE_FULL, STORAGE_FAILED, DEADLINE_EXCEEDED, CANCELLED and those of `apply`. Nothing was
+    /// changed but by `apply`.
     pub(super) fn commit(
         &self,
         on: &dyn Medium,
         commits: &Mutex<Commits>,
         rows: &RowList,
         parts: &[NewBytes<'_>],
-        terms: Terms,
+        (terms, until): (Terms, Until<'_>),
         apply: impl FnOnce(&Record) -> Result<(), Failure>,
     ) -> Result<Committed, Failure> {
         let leaves: Vec<usize> = parts.iter().map(|(at, ..)| *at).collect();
@@ -114,7 +117,7 @@ impl Journal {
         let plan = Intent::new(0, leaves.clone(), rows).encode();
         let data = parts.iter().map(|(.., bytes)| *bytes).collect();
         let entering = Entering { rows, leaves, plan, data, terms };
-        let applying = match self.append(on, commits, entering)? {
+        let applying = match self.append(on, commits, entering, until)? {
             Ok(applying) => applying,
             Err(before) => return Ok(before),
         };
@@ -141,7 +144,7 @@ impl Journal {
         }
         is_ours()?;
         log.dirty.extend(0..leaves);
-        self.empty(on, &mut log)
+        self.empty(on, &mut log, None)
     }
 
     /// Appends an entry; or the commit that it repeats.
@@ -150,17 +153,24 @@ impl Journal {
         on: &dyn Medium,
         commits: &Mutex<Commits>,
         entering: Entering<'_>,
+        until: Until<'_>,
     ) -> Result<Result<Applying<'_>, Committed>, Failure> {
         let Entering { rows, leaves, plan, data, terms } = entering;
-        // Its checksum is made before anybody waits for this entry.
         let (committed, cursor) = (Committed { version: 0, first: 0 }, 0);
-        let draft = JournalHead::new(0, Record { committed, cursor, retry: terms.retry }, &plan, &data);
+        let record = Record { committed, cursor, retry: terms.retry };
+        let data_bytes = data.iter().map(|bytes| bytes.len() as u64).sum();
+        let draft = JournalHead { run: 0, record, plan_bytes: plan.len() as u64, data_bytes, sum: 0 };
         let bytes = draft.entry_bytes().unwrap_or(u64::MAX);
-        let mut log = self.room(on, bytes)?;
-        let mut at = log.end + JOURNAL_HEAD_BYTES as u64;
-        for part in std::iter::once(&plan[..]).chain(data) {
-            on.write(Which::Journal, at, part)?;
-            at += part.len() as u64;
+        let mut log = self.room(on, bytes, until)?;
+        let (mut at, mut sum) = (log.end + JOURNAL_HEAD_BYTES as u64, 0);
+        // Whoever put the rows may still write them: each byte is read once, so that the sum is that of what is written.
+        let mut read = Vec::new();
+        for part in std::iter::once(&plan[..]).chain(data).flat_map(|part| part.chunks(CHUNK)) {
+            read.clear();
+            read.extend_from_slice(part);
+            sum = crc32c_append(sum, &read);
+            on.write(Which::Journal, at, &read)?;
+            at += read.len() as u64;
         }
         let mut commits = commits.lock();
         if let Some(before) = terms.before(&commits)? {
@@ -168,7 +178,7 @@ impl Journal {
         }
         let (committed, cursor) = commits.next(rows);
         let record = Record { committed, cursor, retry: terms.retry };
-        let head = JournalHead { run: log.run, record, ..draft }.encode();
+        let head = JournalHead { run: log.run, record, sum, ..draft }.encode();
         if let Err(failure) = on.write(Which::Journal, log.end, &head) {
             drop(commits);
             log.cover(on);
@@ -183,7 +193,12 @@ impl Journal {
     }
 
     /// Waits until so many bytes may be appended.
-    fn room(&self, on: &dyn Medium, bytes: u64) -> Result<MutexGuard<'_, Entries>, Failure> {
+    fn room(
+        &self,
+        on: &dyn Medium,
+        bytes: u64,
+        until: Until<'_>,
+    ) -> Result<MutexGuard<'_, Entries>, Failure> {
         if bytes > self.most {
             let what = format!(
                 "a commit of {bytes} bytes does not fit into the journal of {} that its set has; split it, or raise limits.setJournalBytes",
@@ -195,9 +210,9 @@ impl Journal {
         loop {
             log.check()?;
             if log.is_emptying {
-                self.changed.wait(&mut log);
+                self.wait(&mut log, Some(until))?;
             } else if log.end + bytes > self.most {
-                self.empty(on, &mut log)?;
+                self.empty(on, &mut log, Some(until))?;
             } else {
                 break;
             }
@@ -237,11 +252,33 @@ impl Journal {
         }
     }
 
+    /// Waits for a change of the log; where there is somebody who may lose patience, for a while.
+    fn wait(&self, log: &mut MutexGuard<'_, Entries>, until: Option<Until<'_>>) -> Result<(), Failure> {
+        match until {
+            Some(until) => {
+                let look = next_look(until, "the journal of the set is full, and is being emptied")?;
+                self.changed.wait_until(log, look);
+            }
+            None => self.changed.wait(log),
+        }
+        Ok(())
+    }
+
     /// Empties the journal: all that it has is on the disk where it belongs. New entries wait meanwhile.
-    fn empty(&self, on: &dyn Medium, log: &mut MutexGuard<'_, Entries>) -> Result<(), Failure> {
+    fn empty(
+        &self,
+        on: &dyn Medium,
+        log: &mut MutexGuard<'_, Entries>,
+        until: Option<Until<'_>>,
+    ) -> Result<(), Failure> {
         log.is_emptying = true;
         while log.applying > 0 {
-            self.changed.wait(log);
+            if let Err(failure) = self.wait(log, until) {
+                // Nothing was done: whoever waits for room does it in its place.
+                log.is_emptying = false;
+                self.changed.notify_all();
+                return Err(failure);
+            }
         }
         let outcome = log.check().and_then(|()| {
             let dirty = std::mem::take(&mut log.dirty);

@@ -3,11 +3,16 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use tensorlane_proto::failure::Failure;
+pub(super) use tensorlane_proto::rows::{
+    COMMITS_FILE as COMMITS, INTENT_BYTES_MAX, JOURNAL_FILE as JOURNAL, intent_file as intent_name,
+};
 use tensorlane_proto::rows::{
-    Commits, Intent, RECORD_BYTES, REPEATS_MAX, Record, SetLayout, TORN_FILE, Torn,
+    Commits, Committed, INTENTS_MAX, Intent, NO_INTENT, RECORD_BYTES, REPEATS_MAX, Record, SetLayout,
+    TORN_FILE, Torn,
 };
 use tensorlane_proto::set::{MANIFEST_BYTES_MAX, OWN_DIRECTORY, OWN_META, OwnMeta, OwnSet};
 
@@ -15,16 +20,8 @@ use super::Durability;
 use super::failure::{storage, unsupported};
 use super::root::{DirectoryName, Root, below, file};
 
-/// The ring of commits.
-pub(super) const COMMITS: &str = "commits";
-/// New rows of commits that survive a loss of power.
-pub(super) const JOURNAL: &str = "journal";
 /// Ending of a file that is being written anew.
 const DRAFT: &str = ".new";
-/// Intents beyond this number are none: so many locks a set has.
-const INTENTS: usize = 64;
-/// Most bytes of an intent: a head, all leaves, and a row list of single rows.
-pub(super) const INTENT_BYTES_MAX: u64 = 32 << 20;
 
 /// Identity of a set on files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,19 +55,21 @@ impl Identity {
         Ok(Some(Self { id, name: own.name.clone(), writers: own.writers.clone(), durability }))
     }
 
-    pub(super) fn own(&self, directory: &DirectoryName) -> OwnSet {
+    pub(super) fn own(&self, directory: &DirectoryName, layout: &SetLayout) -> OwnSet {
         OwnSet {
             id: format!("{:032x}", self.id),
             name: self.name.clone(),
             directory: directory.as_str().to_owned(),
             writers: self.writers.clone(),
             durability: self.durability.as_str().to_owned(),
+            layout: Some(digest(layout)),
         }
     }
 }
 
-pub(super) fn intent_name(lock: usize) -> String {
-    format!("intent-{lock:02}")
+/// Digest of a layout, as `set.json` has it.
+pub(super) fn digest(layout: &SetLayout) -> String {
+    format!("{:08x}", layout.digest())
 }
 
 fn shown(directory: &DirectoryName, name: &str) -> String {
@@ -116,7 +115,7 @@ pub(super) fn write_meta(set: &OwnedFd, directory: &DirectoryName, meta: &OwnMet
     rustix::fs::fsync(set).map_err(|error| failed("")(error.into()))
 }
 
-/// Takes a directory as no set of ours any more: true types stay. Needs no room where there are none.
+/// Takes a directory as no set of ours any more: true types and the note of torn rows stay. Needs no room where there are no such types.
 pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failure> {
     let (set, _) = root.set(directory)?;
     let meta = OwnMeta { mutable: None, ..read_meta(&set, directory)? };
@@ -134,16 +133,21 @@ pub(super) fn forget(root: &Root, directory: &DirectoryName) -> Result<(), Failu
         unlink(OWN_META).map_err(failed)?;
     }
     let drafts = [OWN_META, TORN_FILE].map(|name| format!("{name}{DRAFT}"));
-    let named = [COMMITS, TORN_FILE, JOURNAL].map(str::to_owned);
-    for name in named.into_iter().chain(drafts).chain((0..INTENTS).map(intent_name)) {
+    // Torn rows are torn until somebody writes them again, whose set they ever are.
+    let is_torn = !noted_torn(&own).map_err(failed)?.is_empty();
+    let settled = (!is_torn).then(|| TORN_FILE.to_owned());
+    let named = [COMMITS, JOURNAL].map(str::to_owned);
+    for name in named.into_iter().chain(settled).chain(drafts).chain((0..INTENTS_MAX).map(intent_name)) {
         unlink(&name).map_err(failed)?;
     }
     // After a loss of power no journal comes back, to be done again over what tensordict has written since.
     let synced = |directory: &OwnedFd| rustix::fs::fsync(directory).map_err(|error| failed(error.into()));
     synced(&own)?;
     if meta.leaves.is_empty() {
-        rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
-            .map_err(|error| failed(error.into()))?;
+        if !is_torn {
+            rustix::fs::unlinkat(&set, OWN_DIRECTORY, AtFlags::REMOVEDIR)
+                .map_err(|error| failed(error.into()))?;
+        }
         return synced(&set);
     }
     let json = serde_json::to_vec_pretty(&meta).map_err(|error| failed(error.into()))?;
@@ -166,22 +170,36 @@ pub(super) fn keep_journal(set: &OwnedFd, directory: &DirectoryName, is_kept: bo
     rustix::fs::fsync(&own).map_err(|error| failed(error.into()))
 }
 
+/// Returns whether earlier lives left notes of rows: torn ones, intents or a journal.
+pub(super) fn has_notes(set: &OwnedFd, directory: &DirectoryName) -> Result<bool, Failure> {
+    let failed = |error: io::Error| storage(&shown(directory, ""), "read", &error);
+    let Some(own) = missing_is_none(below(set, OWN_DIRECTORY)).map_err(failed)? else { return Ok(false) };
+    let named = [TORN_FILE, JOURNAL].map(str::to_owned);
+    for name in named.into_iter().chain((0..INTENTS_MAX).map(intent_name)) {
+        let opened = missing_is_none(file(&own, &name, OFlags::RDONLY)).map_err(failed)?;
+        let Some(opened) = opened else { continue };
+        // Each of them begins with a checksum and a length, and with zeros where it has nothing.
+        let mut head = Vec::new();
+        opened.take(NO_INTENT.len() as u64).read_to_end(&mut head).map_err(failed)?;
+        if head.iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Reads what earlier lives left, and notes rows that they were writing as torn.
 pub(super) fn recover(set: &OwnedFd, directory: &DirectoryName, layout: &SetLayout) -> Result<Kept, Failure> {
     let failed = |error: io::Error| storage(&shown(directory, ""), "read", &error);
     let own = below(set, OWN_DIRECTORY).map_err(failed)?;
-    let small = |name: &str, most: u64| match missing_is_none(file(&own, name, OFlags::RDONLY)) {
-        Ok(Some(opened)) => read_at_most(opened, most),
-        Ok(None) => Ok(Vec::new()),
-        Err(error) => Err(error),
-    };
+    let small = |name: &str, most: u64| bytes_of(&own, name, most);
     let records = Record::decode_all(&small(COMMITS, (RECORD_BYTES * REPEATS_MAX) as u64).map_err(failed)?);
-    let mut torn = Torn::decode(&small(TORN_FILE, INTENT_BYTES_MAX).map_err(failed)?).unwrap_or_default();
+    let mut torn = noted_torn(&own).map_err(failed)?.within(layout.leaves().len(), layout.rows());
     let last = records.last();
     let mut version = last.map_or(0, |record| record.committed.version);
     let mut cursor = last.map_or(0, |record| record.cursor) % layout.rows();
     let mut intents = Vec::new();
-    for lock in 0..INTENTS {
+    for lock in 0..INTENTS_MAX {
         let bytes = small(&intent_name(lock), INTENT_BYTES_MAX).map_err(failed)?;
         let Some(intent) = Intent::decode(&bytes) else { continue };
         intents.push(lock);
@@ -199,6 +217,12 @@ pub(super) fn recover(set: &OwnedFd, directory: &DirectoryName, layout: &SetLayo
     }
     if !intents.is_empty() {
         write_torn(set, directory, &torn)?;
+        if last.is_none_or(|record| record.committed.version < version) {
+            // Readers of this life see the version: a later life gives it to no other commit, also if nothing is written until then.
+            let seen = Record { committed: Committed { version, first: 0 }, cursor, retry: None };
+            let commits = file(&own, COMMITS, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
+            commits.write_all_at(&seen.encode(), Record::offset(version)).map_err(failed)?;
+        }
         for lock in intents {
             let name = intent_name(lock);
             rustix::fs::unlinkat(&own, &name, AtFlags::empty()).map_err(|error| failed(error.into()))?;
@@ -206,6 +230,19 @@ pub(super) fn recover(set: &OwnedFd, directory: &DirectoryName, layout: &SetLayo
     }
     let repeats = records.iter().filter_map(|record| Some((record.retry?, record.committed)));
     Ok(Kept { commits: Commits::restored(version, cursor, repeats), torn })
+}
+
+/// Torn rows that are noted in `.tensorlane/`; none where there is no note.
+fn noted_torn(own: &OwnedFd) -> io::Result<Torn> {
+    Ok(Torn::decode(&bytes_of(own, TORN_FILE, INTENT_BYTES_MAX)?).unwrap_or_default())
+}
+
+/// Reads all of a small file; nothing where there is none.
+fn bytes_of(own: &OwnedFd, name: &str, most: u64) -> io::Result<Vec<u8>> {
+    match missing_is_none(file(own, name, OFlags::RDONLY))? {
+        Some(opened) => read_at_most(opened, most),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// Notes torn rows, in one step.

@@ -3,7 +3,7 @@
 //! ```text
 //!   ROOT/replay/ meta.json                 as tensordict writes it
 //!                obs.memmap                 rows of a leaf; sparse at first
-//!                .tensorlane/ set.json      identity of the set, true types
+//!                .tensorlane/ set.json      identity of the set, true types, digest of the layout
 //!                             commits       a ring of the last 1,024 commits: version, cursor, retry id
 //!                             intent-NN     rows that a commit is writing; NN is the lowest lock that it holds
 //!                             journal       new rows of commits that survive a loss of power, until they are synced where they belong
@@ -31,7 +31,7 @@ mod tests;
 
 pub(super) use self::create::taken;
 pub(super) use self::keep::Identity;
-pub(super) use self::open::{Directory, check_layout, reference};
+pub(super) use self::open::{Directory, check_layout, check_terms, reference};
 pub(super) use self::root::DirectoryName;
 pub(in crate::exchange) use self::root::{Root, RootLimits};
 pub(super) use self::rows::{FileSet, NewBytes};
@@ -40,26 +40,28 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 
 /// Durability of a set: what survives whose end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Durability {
     /// Commits survive the process of the sidecar; rows that were being written may be mixed.
     None,
     /// And rows that were being written are known.
+    #[default]
     Process,
     /// Commits survive a loss of power, whole.
     Disk,
 }
 
 impl Durability {
-    /// Reads the word of a request.
+    /// Reads the word of a request; none where it has none.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for what is none.
-    pub(super) fn asked(number: i32) -> Result<Self, Failure> {
+    /// INVALID_ARGUMENT for what is none that this release knows.
+    pub(super) fn asked(number: i32) -> Result<Option<Self>, Failure> {
         match v1::SetDurability::try_from(number) {
-            Ok(v1::SetDurability::Unspecified | v1::SetDurability::Process) => Ok(Self::Process),
-            Ok(v1::SetDurability::None) => Ok(Self::None),
-            Ok(v1::SetDurability::Disk) => Ok(Self::Disk),
+            Ok(v1::SetDurability::Unspecified) => Ok(None),
+            Ok(v1::SetDurability::Process) => Ok(Some(Self::Process)),
+            Ok(v1::SetDurability::None) => Ok(Some(Self::None)),
+            Ok(v1::SetDurability::Disk) => Ok(Some(Self::Disk)),
             Err(_) => {
                 let what = format!(
                     "the durability {number} is none that this release knows; use none, process or disk"

@@ -1,26 +1,29 @@
 //! A directory of tensordict is read: every `meta.json`, and the length of every file. No row is read.
 
-use std::fs::File;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::rows::{Commits, Found, SetLayout, SetReference, Torn};
+use tensorlane_proto::rows::{Commits, Found, SetLayout, SetReference};
 use tensorlane_proto::set::{
-    DEPTH_MAX, LEVEL_META, Level, LevelEntry, MANIFEST_BYTES_MAX, OWN_DIRECTORY, OwnMeta, TensorMeta,
-    file_name,
+    DEPTH_MAX, LEAF_ENDING, LEVEL_META, Level, LevelEntry, MANIFEST_BYTES_MAX, Names, OWN_DIRECTORY, OwnMeta,
+    TensorMeta, TrueTypes, check_batch, file_name, names_of,
 };
 
 use super::Durability;
 use super::failure::{storage, unsupported};
 use super::journal::{Journal, clear, redo};
 use super::keep::{
-    Identity, JOURNAL, Kept, keep_journal, missing_is_none, read_at_most, read_meta, recover, write_meta,
-    write_torn,
+    Identity, JOURNAL, Kept, digest, has_notes, keep_journal, missing_is_none, read_at_most, read_meta,
+    recover, write_meta, write_torn,
 };
 use super::root::{DirectoryName, Inode, Root, below, file};
 use super::rows::FileSet;
@@ -48,9 +51,12 @@ impl Directory {
     pub(in crate::exchange::rows) fn read(root: &Root, name: &DirectoryName) -> Result<Self, Failure> {
         let (set, inode) = root.set(name)?;
         let meta = read_meta(&set, name)?;
-        let mut walk = Walk { meta: &meta, found: Found::default(), left: MANIFEST_BYTES_MAX as u64 };
-        walk.level(&set, &mut Vec::new(), &mut vec![name.as_str().to_owned()])?;
-        let found = walk.found;
+        let found = {
+            let (types, left) = (meta.true_types(), MANIFEST_BYTES_MAX as u64);
+            let mut walk = Walk { types, found: Found::default(), left, linked: HashMap::new() };
+            walk.level(&set, &mut Vec::new(), &mut vec![name.as_str().to_owned()], &[])?;
+            walk.found
+        };
         let layout = SetLayout::new(&found.leaves, found.rows.unwrap_or(0));
         let layout = layout.map_err(|failure| unsupported(name.as_str(), failure.message))?;
         let identity = Identity::of(&meta, name)?;
@@ -69,31 +75,38 @@ impl Directory {
     /// Makes the set that lies in it one of this sidecar, with this identity.
     ///
     /// # Errors
-    /// STORAGE_FULL, STORAGE_FAILED.
+    /// UNSUPPORTED_FORMAT for notes of another layout, STORAGE_FULL, STORAGE_FAILED.
     pub(in crate::exchange::rows) fn adopt(
         self,
         root: &Arc<Root>,
         identity: &Identity,
     ) -> Result<(FileSet, Commits, SetLayout), Failure> {
-        let mut torn = Torn::default();
-        if self.identity.as_ref() != Some(identity) {
-            // A copy has the state of another set: it begins anew, and what was torn there is torn here.
-            if self.identity.is_none() && self.meta.mutable.is_some() {
-                torn = self.revive(&self.files(root, Durability::Process))?.torn;
+        // Before anything is written: a note that is read by another layout is lost.
+        self.check_notes()?;
+        let meta = OwnMeta { mutable: Some(identity.own(&self.name, &self.layout)), ..self.meta.clone() };
+        if self.identity.is_none() {
+            // A copy has the state of another set: it begins anew, and what was torn there, and is noted by this, is torn here.
+            if self.meta.mutable.is_some() {
+                self.revive(&self.files(root, Durability::Process))?;
                 super::keep::forget(root, &self.name)?;
             }
-            let meta = OwnMeta { mutable: Some(identity.own(&self.name)), ..self.meta.clone() };
             write_meta(&self.set, &self.name, &meta)?;
         }
         let mut files = self.files(root, identity.durability);
-        let mut kept = self.revive(&files)?;
-        keep_journal(&self.set, &self.name, files.journal.is_some())?;
-        if !torn.is_empty() {
-            write_torn(&self.set, &self.name, &torn)?;
-            kept.torn = torn;
+        let kept = self.revive(&files)?;
+        if self.identity.is_some() && meta != self.meta {
+            // When no note is left that may be of another layout: where it had no digest, a journal can still have been refused.
+            match write_meta(&self.set, &self.name, &meta) {
+                // The set of an earlier release needs no room to be opened: without a digest its notes are read as before.
+                Err(failure) if self.identity.as_ref() == Some(identity) && self.noted_layout().is_none() => {
+                    tracing::warn!(directory = self.name.as_str(), %failure, "the layout of a set could not be noted");
+                }
+                noted => noted?,
+            }
         }
+        keep_journal(&self.set, &self.name, files.journal.is_some())?;
         files.torn_rows = AtomicU64::new(kept.torn.rows());
-        files.torn = Mutex::new(kept.torn);
+        files.notes.get_mut().torn = kept.torn;
         Ok((files, kept.commits, self.layout))
     }
 
@@ -107,10 +120,31 @@ impl Directory {
             durability,
             journal: (durability == Durability::Disk).then(|| Journal::new(root.journal_max)),
             torn_rows: AtomicU64::new(0),
-            torn: Mutex::default(),
+            notes: Mutex::default(),
             is_unnoted: AtomicBool::new(false),
+            noting: Mutex::default(),
             dropped: AtomicBool::new(false),
         }
+    }
+
+    /// Digest of the layout that notes of earlier lives are of; none where their release noted none.
+    fn noted_layout(&self) -> Option<&String> {
+        self.meta.mutable.as_ref().and_then(|own| own.layout.as_ref())
+    }
+
+    /// Checks that notes of earlier lives, which name leaves and rows by their numbers, are of the layout that is here. Where their
+    /// release noted no digest, they are taken for it.
+    fn check_notes(&self) -> Result<(), Failure> {
+        let here = digest(&self.layout);
+        let Some(noted) = self.noted_layout().filter(|noted| **noted != here) else { return Ok(()) };
+        if !has_notes(&self.set, &self.name)? {
+            return Ok(());
+        }
+        let what = format!(
+            "its journal, torn rows or intents are of the layout {noted}, and it has the layout {here}; put every meta.json back as it was, \
+             or remove journal, torn and intent-* from its {OWN_DIRECTORY}: what they say is lost then"
+        );
+        Err(unsupported(self.name.as_str(), what).with("layout", noted))
     }
 
     /// Takes what earlier lives left: rows that they were writing, and commits in their journal, which are made again.
@@ -123,9 +157,7 @@ impl Directory {
         }
         let (mut torn, mut is_mended) = (kept.torn.clone(), false);
         let redone = redo(files, &self.layout, &mut |plan| {
-            for leaf in &plan.leaves {
-                plan.pieces.iter().for_each(|(first, count)| is_mended |= torn.remove(*leaf, *first, *count));
-            }
+            is_mended |= torn.remove_commit(&plan.leaves, &plan.pieces);
         })?;
         if redone == 0 {
             return Ok(kept);
@@ -142,19 +174,30 @@ impl Directory {
 
 /// A walk over the levels of a directory.
 struct Walk<'a> {
-    meta: &'a OwnMeta,
+    types: TrueTypes<'a>,
     found: Found,
     /// Bytes of `meta.json` that may still be read.
     left: u64,
+    /// Files that have several names, by device and inode, each with the leaf that has it.
+    linked: HashMap<(u64, u64), String>,
+}
+
+/// Place of a leaf: its directory, its keys from the root, names of its directories from `sets.root`, and the batch shape of its tree.
+struct Place<'a> {
+    directory: &'a OwnedFd,
+    keys: &'a [String],
+    names: &'a [String],
+    batch: &'a [u64],
 }
 
 impl Walk<'_> {
-    /// Reads a level: its keys from the root, and names from `sets.root`.
+    /// Reads a level, which stands in one of this batch shape: its keys from the root, and names from `sets.root`.
     fn level(
         &mut self,
         directory: &OwnedFd,
         keys: &mut Vec<String>,
         names: &mut Vec<String>,
+        above: &[u64],
     ) -> Result<(), Failure> {
         let shown = |name: &str| format!("{}/{name}", names.join("/"));
         if keys.len() >= DEPTH_MAX {
@@ -163,6 +206,13 @@ impl Walk<'_> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
                 unsupported(&shown(LEVEL_META), "it is not there, so this is no directory of tensordict")
+            }
+            // More than may be read.
+            io::ErrorKind::Other => {
+                let what = format!(
+                    "{error}, which are left of {MANIFEST_BYTES_MAX} for the metadata of a set; make several sets"
+                );
+                unsupported(&shown(LEVEL_META), what)
             }
             _ => storage(&shown(LEVEL_META), "read", &error),
         };
@@ -182,17 +232,25 @@ impl Walk<'_> {
         if keys.is_empty() {
             self.found.root(&batch).map_err(|failure| unsupported(&shown(LEVEL_META), failure.message))?;
         }
+        // tensordict lets a tree have fewer batch dimensions than the one that it is in, or none.
+        if !above.starts_with(&batch) {
+            check_batch(&batch, above).map_err(|what| unsupported(&shown(LEVEL_META), what))?;
+        }
+        let mut taken = Names::default();
         for (key, entry) in entries {
-            let name = file_name(&key)
-                .ok_or_else(|| unsupported(&names.join("/"), format_args!("the key {key:?} is too long")))?;
-            keys.push(key);
             match entry {
-                LevelEntry::Tensor(meta) => self.leaf(directory, &name, &meta, keys, names)?,
+                LevelEntry::Tensor(meta) => {
+                    keys.push(key);
+                    let (path, inside) = (keys.as_slice(), names.as_slice());
+                    let place = Place { directory, keys: path, names: inside, batch: &batch };
+                    self.leaf(&place, &meta, &mut taken)?;
+                }
                 LevelEntry::Below { .. } => {
-                    names.push(name.clone());
-                    let opened =
-                        below(directory, &name).map_err(|error| storage(&names.join("/"), "open", &error))?;
-                    self.level(&opened, keys, names)?;
+                    let (name, opened) = found(names, &key, "", |name| below(directory, name))?;
+                    take(&mut taken, names, &name, &key)?;
+                    keys.push(key);
+                    names.push(name);
+                    self.level(&opened, keys, names, &batch)?;
                     names.pop();
                 }
             }
@@ -201,47 +259,122 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn leaf(
-        &mut self,
-        directory: &OwnedFd,
-        name: &str,
-        meta: &TensorMeta,
-        keys: &[String],
-        names: &[String],
-    ) -> Result<(), Failure> {
+    /// Looks at the file of a leaf.
+    fn leaf(&mut self, place: &Place<'_>, meta: &TensorMeta, taken: &mut Names) -> Result<(), Failure> {
+        let &Place { directory, keys, names, batch } = place;
         let shown = |name: &str| format!("{}/{name}", names.join("/"));
-        let mut name = format!("{name}.memmap");
-        let layout = self.meta.layout(keys, meta).map_err(|what| unsupported(&shown(&name), what))?;
+        let key = keys.last().map_or("", String::as_str);
+        let name = file_name(key).ok_or_else(|| too_long(names, key))?;
+        let mut name = format!("{name}{LEAF_ENDING}");
+        let layout = self.types.layout(keys, meta).map_err(|what| unsupported(&shown(&name), what))?;
+        check_batch(layout.shape(), batch).map_err(|what| unsupported(&shown(&name), what))?;
         if layout.bytes() > 0 {
-            let opened = match file(directory, &name, OFlags::RDWR) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // Before tensordict escaped them, keys were names of files as they are.
-                    name = keys
-                        .last()
-                        .filter(|key| !key.contains('/'))
-                        .map_or(name, |key| format!("{key}.memmap"));
-                    file(directory, &name, OFlags::RDWR)
-                }
-                opened => opened,
-            };
-            let length = |file: File| file.metadata().map(|about| about.len());
-            let bytes = opened.and_then(length).map_err(|error| storage(&shown(&name), "open", &error))?;
-            if bytes < layout.bytes() {
-                let what =
-                    format!("it has {bytes} bytes, and its leaf {}; save the set again", layout.bytes());
+            let open = |name: &str| file(directory, name, OFlags::RDWR);
+            let (there, opened) = found(names, key, LEAF_ENDING, open)?;
+            name = there;
+            take(taken, names, &name, key)?;
+            let about = opened.metadata().map_err(|error| storage(&shown(&name), "open", &error))?;
+            if about.len() < layout.bytes() {
+                let (bytes, wanted) = (about.len(), layout.bytes());
+                let what = format!("it has {bytes} bytes, and its leaf {wanted}; save the set again");
                 return Err(unsupported(&shown(&name), what));
             }
+            self.take_inode(&about, || shown(&name))?;
         }
         // From the directory of the set itself.
         let path = names.iter().skip(1).cloned().chain([name.clone()]).collect();
         self.found.leaf(keys, path, &layout).map_err(|failure| unsupported(&shown(&name), failure.message))
     }
+
+    /// Takes a file for a leaf. Of two names of one file, rows of one leaf would be written into the other.
+    fn take_inode(&mut self, about: &Metadata, shown: impl FnOnce() -> String) -> Result<(), Failure> {
+        if about.nlink() < 2 {
+            return Ok(());
+        }
+        let shown = shown();
+        match self.linked.entry((about.dev(), about.ino())) {
+            Entry::Occupied(first) => {
+                let what = format!(
+                    "it is the same file as {} (a hard link); put a copy in the place of one",
+                    first.get()
+                );
+                Err(unsupported(&shown, what))
+            }
+            Entry::Vacant(free) => {
+                free.insert(shown);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Opens what a key stands for, by the first of its names that is there. An error of the first one where none is.
+fn found<T>(
+    names: &[String],
+    key: &str,
+    ending: &str,
+    open: impl Fn(&str) -> io::Result<T>,
+) -> Result<(String, T), Failure> {
+    let mut missing = None;
+    for name in names_of(key, ending) {
+        let failed = |error: &io::Error| storage(&format!("{}/{name}", names.join("/")), "open", error);
+        match open(&name) {
+            Ok(opened) => return Ok((name, opened)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                missing.get_or_insert_with(|| failed(&error));
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    Err(missing.unwrap_or_else(|| too_long(names, key)))
+}
+
+/// Takes a name of a directory for a key. Of two keys of one file, one would be written as the other.
+fn take(taken: &mut Names, names: &[String], name: &str, key: &str) -> Result<(), Failure> {
+    taken.take(name, key).map_err(|first| {
+        let what = format!(
+            "it is that of the key {first:?} and of the key {key:?}; rename one, and save the set again by tensordict 0.15"
+        );
+        unsupported(&format!("{}/{name}", names.join("/")), what)
+    })
+}
+
+fn too_long(names: &[String], key: &str) -> Failure {
+    let what = format!("the key {key:?} is too long for the name of a file (255 bytes); rename it");
+    unsupported(&names.join("/"), what)
 }
 
 /// The reference of a set on files.
 pub(in crate::exchange::rows) fn reference(me: &crate::store::Me, id: u128) -> SetReference {
     let id = tensorlane_proto::rows::SetId::Files(id);
     SetReference { exchange: me.exchange.clone(), peer: me.peer.clone(), id }
+}
+
+/// Checks that a durability and writers that were asked for are those of the set in a directory. Nothing asked for is any.
+///
+/// # Errors
+/// SET_MISMATCH with what was asked for and what is there.
+pub(in crate::exchange::rows) fn check_terms(
+    directory: &DirectoryName,
+    (durability, writers): (Durability, &[String]),
+    (asked, wanted): (Option<Durability>, &[String]),
+) -> Result<(), Failure> {
+    let directory = directory.as_str();
+    if let Some(asked) = asked.filter(|asked| *asked != durability) {
+        let (there, asked) = (durability.as_str(), asked.as_str());
+        let what = format!(
+            "the set in {directory} has the durability {there}, not {asked}; open it without one, or drop it and open it with {asked}"
+        );
+        return Err(Failure::new(Reason::SetMismatch, what).with("durability", there));
+    }
+    let [named, there] = [wanted, writers].map(|patterns| patterns.iter().collect::<BTreeSet<_>>());
+    if wanted.is_empty() || named == there {
+        return Ok(());
+    }
+    let what = format!(
+        "the set in {directory} has the writers {writers:?}, not {wanted:?}; open it without any, or drop it and open it with those"
+    );
+    Err(Failure::new(Reason::SetMismatch, what).with("writers", writers.join(",")))
 }
 
 /// Checks that a layout that was asked for is the one that was found. Nothing asked for is any.
@@ -283,3 +416,6 @@ pub(in crate::exchange::rows) fn check_layout(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The rows of one set on files: read and written by offsets, under the locks of the set.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -13,7 +14,7 @@ use tensorlane_memory::Landing;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::rows::{
-    Commits, Committed, Intent, Leaf, NO_INTENT, PlannedFile, Record, RowList, Torn,
+    Commits, Committed, Intent, Leaf, NO_INTENT, PlannedFile, RECORD_BYTES, Record, RowList, Torn,
 };
 use tensorlane_proto::set::OWN_DIRECTORY;
 
@@ -24,6 +25,7 @@ use super::journal::Journal;
 use super::keep::{COMMITS, JOURNAL, intent_name, write_torn};
 use super::medium::{Medium, each_span, write_rows};
 use super::root::{DirectoryName, Inode, Root, below, file, file_at};
+use crate::exchange::rows::locking::Until;
 use crate::exchange::rows::memory::{Terms, internal};
 
 /// Rows of a set that lie in files.
@@ -39,13 +41,23 @@ pub(in crate::exchange::rows) struct FileSet {
     pub(in crate::exchange::rows) durability: Durability,
     /// Journal of a set whose commits survive a loss of power.
     pub(super) journal: Option<Journal>,
-    pub(super) torn: Mutex<Torn>,
+    pub(super) notes: Mutex<Notes>,
     /// Number of torn rows, for who must not wait for a disk.
     pub(super) torn_rows: AtomicU64,
-    /// Set while some torn rows are noted nowhere but here: the disk took no note of them.
+    /// Set while the disk lacks some of the notes.
     pub(super) is_unnoted: AtomicBool,
+    /// Held while a commit is noted: a later one may want the same place.
+    pub(super) noting: Mutex<()>,
     /// Raised when the set is dropped: its directory is tensordict's alone from then on.
     pub(super) dropped: AtomicBool,
+}
+
+/// Notes for the next life, of commits that failed.
+#[derive(Default)]
+pub(super) struct Notes {
+    pub(super) torn: Torn,
+    /// Locks whose intents are those of commits that are over, and may be on the disk still.
+    left: BTreeSet<usize>,
 }
 
 /// New rows of a leaf: its index, itself and the packed bytes.
@@ -98,7 +110,7 @@ impl FileSet {
         rows: &RowList,
         to: &mut Landing,
     ) -> Result<(), Failure> {
-        let is_torn = !self.torn.lock().is_empty();
+        let is_torn = !self.notes.lock().torn.is_empty();
         if is_torn {
             rows.spans().try_for_each(|(first, count)| self.check_torn(at, leaf, first, count))?;
         }
@@ -139,7 +151,7 @@ impl FileSet {
         first: u64,
         count: u64,
     ) -> Result<(), Failure> {
-        let Some(range) = self.torn.lock().among(at, first, count) else { return Ok(()) };
+        let Some(range) = self.notes.lock().torn.among(at, first, count) else { return Ok(()) };
         let (first, last) = (range.start, range.end - 1);
         let what = format!(
             "rows {first} to {last} of {:?} were being written when the sidecar ended or its disk failed, and may be of two commits; write them again",
@@ -185,8 +197,20 @@ impl FileSet {
         if self.durability != Durability::Process || intent.pieces.is_empty() {
             return Ok(());
         }
-        let written = self.own(Which::Intent(lock))?.write_all_at(&intent.encode(), 0);
+        // From here on the intent of this lock is that of a commit that is under way.
+        self.notes.lock().left.remove(&lock);
+        self.write_intent(lock, &intent.encode()).inspect_err(|_| self.leave_intent(lock))
+    }
+
+    fn write_intent(&self, lock: usize, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.own(Which::Intent(lock))?.write_all_at(bytes, 0);
         written.map_err(|error| self.failed_own(&intent_name(lock), "write", &error))
+    }
+
+    /// Has a later commit take an intent back, whose own one is over.
+    fn leave_intent(&self, lock: usize) {
+        self.notes.lock().left.insert(lock);
+        self.is_unnoted.store(true, Ordering::Release);
     }
 
     /// Writes rows of leaves.
@@ -204,35 +228,38 @@ impl FileSet {
     /// Makes a commit whose rows are in the journal before they are written; none where there is no journal.
     ///
     /// # Errors
-    /// VERSION_CHANGED, TOO_LARGE, STORAGE_FULL, STORAGE_FAILED.
+    /// VERSION_CHANGED, TOO_LARGE, STORAGE_FULL, STORAGE_FAILED, DEADLINE_EXCEEDED, CANCELLED.
     pub(in crate::exchange::rows) fn commit(
         &self,
         commits: &Mutex<Commits>,
         lock: usize,
         rows: &RowList,
         parts: &[NewBytes<'_>],
-        terms: Terms,
+        (terms, until): (Terms, Until<'_>),
     ) -> Option<Result<Committed, Failure>> {
         let journal = self.journal.as_ref()?;
         let apply = |record: &Record| {
             let written = self.write(rows, parts).and_then(|()| self.settle(lock, record, rows, parts));
             written.inspect_err(|_| self.tear(lock, rows, parts))
         };
-        Some(self.note_left().and_then(|()| journal.commit(self, commits, rows, parts, terms, apply)))
+        Some(
+            self.note_left().and_then(|()| journal.commit(self, commits, rows, parts, (terms, until), apply)),
+        )
     }
 
-    /// Notes torn rows that the disk took no note of before.
+    /// Notes what the disk took no note of before.
     fn note_left(&self) -> Result<(), Failure> {
         if self.is_unnoted.load(Ordering::Acquire) {
-            self.note(&self.torn.lock())?;
+            self.note(&mut self.notes.lock())?;
         }
         Ok(())
     }
 
-    /// Notes that rows are written: the commit, that they are not torn any more, and that nothing is being written.
+    /// Notes that rows are written: the commit, that they are not torn any more, and that nothing is being written. Once the commit is
+    /// noted it is made: what of the rest cannot be noted now is noted by a later one.
     ///
     /// # Errors
-    /// STORAGE_FULL, STORAGE_FAILED.
+    /// STORAGE_FULL, STORAGE_FAILED: the commit is not noted.
     pub(in crate::exchange::rows) fn settle(
         &self,
         lock: usize,
@@ -240,41 +267,70 @@ impl FileSet {
         rows: &RowList,
         parts: &[NewBytes<'_>],
     ) -> Result<(), Failure> {
-        Medium::write(self, Which::Commits, Record::offset(record.committed.version), &record.encode())?;
-        {
-            let mut torn = self.torn.lock();
-            if !torn.is_empty() {
-                let mut changed = false;
-                for (at, _, _) in parts {
-                    rows.spans().for_each(|(first, count)| changed |= torn.remove(*at, first, count));
-                }
-                if changed {
-                    self.note(&torn)?;
-                }
+        self.note_commit(record)?;
+        let mended = {
+            let mut notes = self.notes.lock();
+            let leaves = || parts.iter().map(|(at, ..)| *at).collect::<Vec<_>>();
+            let spans = || rows.spans().collect::<Vec<_>>();
+            match !notes.torn.is_empty() && notes.torn.remove_commit(&leaves(), &spans()) {
+                true => self.note(&mut notes),
+                false => Ok(()),
             }
+        };
+        if let Err(failure) = mended {
+            tracing::warn!(directory = self.directory.as_str(), %failure, "mended rows could not be noted");
         }
-        if rows.is_empty() {
-            return Ok(());
+        // A commit of no rows holds no lock: the intent there is another one's.
+        if !rows.is_empty()
+            && self.durability == Durability::Process
+            && let Err(failure) = self.write_intent(lock, &NO_INTENT)
+        {
+            self.leave_intent(lock);
+            tracing::warn!(directory = self.directory.as_str(), %failure, "an intent could not be taken back");
         }
-        self.take_back(lock)
+        Ok(())
     }
 
-    fn take_back(&self, lock: usize) -> Result<(), Failure> {
-        if self.durability != Durability::Process {
+    /// Notes a commit in its place in the ring, unless a later one has that place: a slow commit takes none of a faster one.
+    fn note_commit(&self, record: &Record) -> Result<(), Failure> {
+        let offset = Record::offset(record.committed.version);
+        let _noting = self.noting.lock();
+        let mut there = [0; RECORD_BYTES];
+        Medium::read(self, Which::Commits, offset, &mut there)?;
+        let there = Record::decode_all(&there);
+        if there.iter().any(|there| there.committed.version > record.committed.version) {
             return Ok(());
         }
-        let taken_back = self.own(Which::Intent(lock))?.write_all_at(&NO_INTENT, 0);
-        taken_back.map_err(|error| self.failed_own(&intent_name(lock), "write", &error))
+        Medium::write(self, Which::Commits, offset, &record.encode())
     }
 
     /// Notes that rows may be of two commits, because writing them failed.
     pub(in crate::exchange::rows) fn tear(&self, lock: usize, rows: &RowList, parts: &[NewBytes<'_>]) {
-        let mut torn = self.torn.lock();
+        if rows.is_empty() {
+            // It holds no lock: the intent there is another one's.
+            return;
+        }
+        let mut notes = self.notes.lock();
         let leaves: Vec<usize> = parts.iter().map(|(at, ..)| *at).collect();
-        torn.add_commit(&leaves, &rows.spans().collect::<Vec<_>>());
+        notes.torn.add_commit(&leaves, &rows.spans().collect::<Vec<_>>());
+        if self.durability == Durability::Process {
+            notes.left.insert(lock);
+        }
         // Rows that cannot be noted now are still in the intent of the commit, which the next commit leaves as it is until they can be.
-        if let Err(failure) = self.note(&torn).and_then(|()| self.take_back(lock)) {
+        if let Err(failure) = self.note(&mut notes) {
             tracing::warn!(directory = self.directory.as_str(), %failure, "torn rows could not be noted");
+        }
+    }
+
+    /// Notes the version of a commit that failed, with `retry` none, so that the next life gives it to no other one. Where its intent could
+    /// not be taken back, that has the version.
+    pub(in crate::exchange::rows) fn note_failed(&self, lock: usize, record: &Record) {
+        // Beside its intent the record would say that the rows are whole.
+        if self.notes.lock().left.contains(&lock) {
+            return;
+        }
+        if let Err(failure) = self.note_commit(record) {
+            tracing::warn!(directory = self.directory.as_str(), %failure, "the version of a failed commit could not be noted");
         }
     }
 
@@ -315,6 +371,7 @@ impl FileSet {
             Some(inode) if inode == self.inode => {
                 // The journal goes: what was committed then lies where it belongs.
                 self.journal.as_ref().map_or(Ok(()), |_| self.bring(|| Ok(())))?;
+                self.note_left()?;
                 self.root.descriptors.close(self.number);
                 super::keep::forget(&self.root, &self.directory)
             }
@@ -362,12 +419,17 @@ impl FileSet {
         })
     }
 
-    /// Notes the torn rows as they are now, and whether they could be.
-    fn note(&self, torn: &Torn) -> Result<(), Failure> {
-        self.torn_rows.store(torn.rows(), Ordering::Relaxed);
+    /// Notes the torn rows as they are now. Then the intents that are left are taken back: the rows of one may be written whole
+    /// meanwhile under another lock, and the next life would tell them as torn.
+    fn note(&self, notes: &mut Notes) -> Result<(), Failure> {
+        self.torn_rows.store(notes.torn.rows(), Ordering::Relaxed);
         let directory = self.root.set(&self.directory);
-        let noted = directory.and_then(|(directory, _)| write_torn(&directory, &self.directory, torn));
-        self.is_unnoted.store(noted.is_err(), Ordering::Release);
+        let noted = directory.and_then(|(directory, _)| write_torn(&directory, &self.directory, &notes.torn));
+        if noted.is_ok() {
+            notes.left.retain(|lock| self.write_intent(*lock, &NO_INTENT).is_err());
+        }
+        // Last: whoever sees it lowered may write an intent anew.
+        self.is_unnoted.store(noted.is_err() || !notes.left.is_empty(), Ordering::Release);
         noted
     }
 

@@ -6,7 +6,7 @@ use tensorlane_proto::ledger::SessionId;
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds { count: 3, bytes: 100, all_bytes: 150 };
+const BOUNDS: Bounds = Bounds { count: 3, bytes: 100, all_bytes: 200 };
 const LIMITS: Limits = Limits { asking: BOUNDS, clients: BOUNDS, peers: BOUNDS };
 
 fn key(name: &str) -> Key {
@@ -57,7 +57,7 @@ fn a_name_that_appears_is_told_to_all_who_wait_for_it_and_to_nobody_else() {
     };
     let (first, both, other) = (enter(1, &["a"]), enter(2, &["a", "b"]), enter(3, &["b"]));
     assert_eq!(table.take(&key("a")), [(first, 1), (both, 2)]);
-    assert_eq!(table.keys().collect::<Vec<_>>(), [&key("b")]);
+    assert_eq!(table.wanted(), [(key("b"), vec![0, 1])], "two owners wait for it");
     table.put_back(first, &key("a"));
     assert_eq!(table.take(&key("a")), [(first, 1)]);
     table.remove(both);
@@ -75,11 +75,12 @@ fn each_has_a_share_in_number_and_all_have_one_in_bytes() {
     wait(&mut table, peer("b"), 100, 4).unwrap();
     let refused = wait(&mut table, peer("c"), 100, 5).unwrap_err();
     assert!(refused.message.contains("150 bytes of all together"), "{refused}");
+    wait(&mut table, peer("c"), 12, 5).unwrap();
     let refused = wait(&mut table, session(1), 101, 5).unwrap_err();
     assert!(refused.message.contains("this session may take 100 bytes"), "{refused}");
     // Peers that wait keep no session out.
     wait(&mut table, session(1), 100, 6).unwrap();
-    assert_eq!((table.waiting(), table.bytes()), (5, 203));
+    assert_eq!((table.waiting(), table.bytes()), (6, 215));
     table.remove(ids[0]);
     wait(&mut table, peer("a"), 1, 9).unwrap();
 }
@@ -95,6 +96,29 @@ fn those_who_wait_keep_nobody_out_who_only_asks() {
     let refused = table.wait(asks, vec![key("a")], until).unwrap_err();
     assert!(refused.message.contains("3 at a time"), "{refused}");
     assert_eq!((table.waiting(), table.bytes()), (3, 93), "it goes on asking");
+}
+
+#[test]
+fn look_ups_of_this_pod_keep_no_question_of_a_peer_out() {
+    let (mut table, until) = (Table::new(LIMITS), Instant::now());
+    table.enter(session(1), 100, until, 1).unwrap();
+    table.enter(session(2), 50, until, 2).unwrap();
+    let refused = table.enter(session(3), 13, until, 3).unwrap_err();
+    assert!(refused.message.contains("150 bytes of all together"), "{refused}");
+    wait(&mut table, peer("a"), 100, 4).unwrap();
+    assert_eq!(table.bytes(), 250, "a question is booked once");
+}
+
+#[test]
+fn owners_that_take_all_that_they_may_leave_the_last_quarter_to_those_with_little() {
+    let mut table = Table::new(LIMITS);
+    wait(&mut table, peer("a"), 100, 1).unwrap();
+    wait(&mut table, peer("b"), 50, 2).unwrap();
+    assert!(wait(&mut table, peer("b"), 1, 3).is_err() && wait(&mut table, peer("c"), 13, 3).is_err());
+    for little in ["c", "d", "e", "f"] {
+        wait(&mut table, peer(little), 12, 3).unwrap();
+    }
+    assert!(wait(&mut table, peer("g"), 3, 4).is_err());
 }
 
 #[test]

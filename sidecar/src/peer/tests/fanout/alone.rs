@@ -16,7 +16,7 @@ fn world(grace: Duration) -> (Arc<Table>, World, Proxy) {
     let others = ["b", "d"].map(|name| start(name).start(&table));
     let proxy = Proxy::new(owner.peers.bound_address());
     table.list("a", proxy.address, owner.fingerprint);
-    let progress = Duration::from_secs(2);
+    let progress = Duration::from_secs(5);
     let reader = Start { listed: Some(nowhere()), progress, grace, ..start("c") }.start(&table);
     owner.twin.add(ID, sealed(&owner.arena, BYTES, 3), 1);
     reach_owner(&reader);

@@ -85,6 +85,34 @@ fn a_pull_above_those_that_a_peer_may_have_open_is_refused_until_one_of_them_is_
     assert_eq!(ended(&a, "backlog"), 0);
 }
 
+/// Pulls on lanes, of which none is opened: nothing is sent, so each keeps its list.
+#[test]
+fn lists_of_rows_of_open_pulls_are_refused_beyond_16_mib_a_peer_until_one_of_them_is_done() {
+    const ROWS: usize = 1 << 20;
+    let mut bound = lanes::Bound::new();
+    bound.a.twin.add(7, sealed(&bound.a.arena, 8, 1), 8);
+    let pull = |bound: &mut lanes::Bound, call, rows| {
+        let kind = Some(v1::selection::Kind::Rows(v1::Rows { indices: vec![1; rows] }));
+        let (selection, bytes) = (Some(v1::Selection { kind }), rows as u64);
+        let pull = v1::Pull { id: 7, bytes, way: 1, selection, ..v1::Pull::default() };
+        bound.control.send(PeerKind::Pull, 0, call, &pull);
+        let (header, body) = bound.control.next_of(PeerKind::Pull).unwrap();
+        (header.flags == REPLY).then_some(()).ok_or_else(|| v1::Failure::decode(&body[..]).unwrap())
+    };
+    for call in [1, 2] {
+        assert!(pull(&mut bound, call, ROWS).is_ok());
+    }
+    let refused = pull(&mut bound, 3, 1).unwrap_err();
+    assert_eq!(refused.reason, "LIMIT_EXCEEDED");
+    assert!(refused.message.contains("select fewer rows"), "{}", refused.message);
+    assert_eq!(bound.a.twin.leased(), 2, "what is refused is not leased");
+    assert_eq!(bound.a.peers.row_list_bytes().0, 16 << 20);
+    bound.control.send(PeerKind::PullDone, 0, 1, &v1::PullDone { id: 7, holds: false });
+    assert!(pull(&mut bound, 4, ROWS).is_ok(), "one is done");
+    drop(bound.control);
+    until("all are given back", || bound.a.peers.row_list_bytes().0 == 0);
+}
+
 #[test]
 fn when_unread_answers_have_spent_their_budget_the_peer_with_the_most_is_cut() {
     let (_table, a, evil, good) = patient(6 << 20);
@@ -92,6 +120,30 @@ fn when_unread_answers_have_spent_their_budget_the_peer_with_the_most_is_cut() {
     let mut raw = greeted(&a, &evil);
     for call in 1..=4 {
         raw.send(PeerKind::PullMany, 0, call, &many(&[1; 60]));
+    }
+    until("it is cut", || ended(&a, "unread") == 1);
+    is_answered(&a, &good);
+    assert_eq!(ended(&a, "backlog"), 0);
+}
+
+/// The frames that wait are a part of the budget; with what the answers behind them are made of it is spent.
+#[test]
+fn answers_that_are_made_later_count_for_whoever_asks_for_them_and_reads_nothing() {
+    let table = Arc::new(Table::default());
+    let a = Start { progress: PATIENCE * 6, unread: 32 << 20, ..Start::new("a") }.start(&table);
+    let (evil, good) = (keys::identity(), keys::identity());
+    table.list("evil", nowhere(), evil.fingerprint);
+    table.list("good", nowhere(), good.fingerprint);
+    a.twin.add(1, sealed(&a.arena, 64 << 10, 1), 1);
+    let mut raw = greeted(&a, &evil);
+    // Some are sent, until the others are late.
+    for call in 1..=16 {
+        raw.send(PeerKind::PullMany, 0, call, &many(&[1; 60]));
+    }
+    let asked = v1::PullMany { ids: vec![1; 4096], stored: vec![64 << 10; 4096] };
+    // Fewer than are too many by their number.
+    for call in 17..CALLS_MAX as u64 {
+        raw.send(PeerKind::PullMany, 0, call, &asked);
     }
     until("it is cut", || ended(&a, "unread") == 1);
     is_answered(&a, &good);

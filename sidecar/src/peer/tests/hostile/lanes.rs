@@ -27,6 +27,7 @@ pub(super) const LANES: LanesConfig = LanesConfig {
     quic: 0,
     idle: Duration::from_secs(60),
     patience: Duration::from_secs(600),
+    progress: Duration::from_secs(2),
 };
 
 /// A peer `a` with lanes, a control connection that the evil peer dialed, and the key of its lanes.

@@ -1,5 +1,12 @@
 //! Connections that break or are replaced in the middle of something, and readers that are slow.
 
+use std::net::TcpListener;
+
+use rustls::ServerConnection;
+
+use crate::identity::tls;
+use crate::peer::PeerState;
+
 use super::*;
 
 #[test]
@@ -41,6 +48,65 @@ fn a_second_connection_of_the_same_side_takes_over_and_what_ends_on_the_first_en
     assert!(first.is_closed());
     until("it was counted", || a.peers.counters().closed.count("replaced") == 1);
     assert_eq!(*a.twin.events.lock(), [""; 0], "the peer was never lost");
+}
+
+#[test]
+fn a_dialed_connection_beside_one_that_stays_is_closed_in_order_and_its_other_end_has_lost_nobody() {
+    // Of two connections that were begun together, the one stays that the smaller key dialed.
+    let [evil, own] = by_key();
+    let table = Arc::new(Table::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    table.list("evil", listener.local_addr().unwrap(), evil.fingerprint);
+    let a = Start { identity: own, handshake: PATIENCE * 3, ..Start::new("a") }.start(&table);
+    let (_told, ..) = a.pull("evil", None, 7, Selection::All, 1000);
+    let (socket, _) = listener.accept().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let server = ServerConnection::new(Arc::new(tls::server_config(&evil).unwrap())).unwrap();
+    let mut dialed = StreamOwned::new(server, socket);
+    assert_eq!(frame_on(&mut dialed).0.kind, u16::from(PeerKind::Hello));
+    // Its Hello is unanswered when the other connection comes up, and answered after that.
+    let mut stays = greeted(&a, &evil);
+    let hello = frame::encode(PeerKind::Hello.into(), 0, 0, &Raw::hello("default", "evil", 1));
+    dialed.write_all(&hello).and_then(|()| dialed.flush()).unwrap();
+    let (header, body) = frame_on(&mut dialed);
+    assert_eq!(header.kind, u16::from(PeerKind::Goodbye));
+    assert!(v1::Goodbye::decode(&body[..]).unwrap().idle, "whoever hears it has lost nobody");
+    assert!(stays.next_of(PeerKind::Pull).is_some(), "what it was dialed for goes on where the peer is");
+    assert!(a.peers.is_connected(&name("evil")));
+}
+
+/// Two keys, the smaller one first: its peer is the one that dials ahead.
+fn by_key() -> [Identity; 2] {
+    let mut identities = [keys::identity(), keys::identity()];
+    identities.sort_by_key(|identity| identity.fingerprint);
+    identities
+}
+
+/// The next frame of a connection that was dialed to the test.
+fn frame_on(stream: &mut StreamOwned<ServerConnection, TcpStream>) -> (Header, Vec<u8>) {
+    let mut head = [0; frame::HEADER_BYTES];
+    stream.read_exact(&mut head).unwrap();
+    let header = Header::decode(&head, frame::PEER_BODY_MAX).unwrap();
+    let mut body = vec![0; header.length as usize];
+    stream.read_exact(&mut body).unwrap();
+    (header, body)
+}
+
+#[test]
+fn a_peer_that_closes_a_connection_in_order_which_nobody_uses_is_not_lost() {
+    let [evil, own] = by_key();
+    let table = Arc::new(Table::default());
+    table.list("evil", nowhere(), evil.fingerprint);
+    let a = Start { identity: own, ..Start::new("a") }.start(&table);
+    let mut raw = greeted(&a, &evil);
+    raw.send(PeerKind::Goodbye, 0, 0, &v1::Goodbye { idle: true });
+    assert!(raw.is_closed());
+    // Counted when all that its end brings is done.
+    until("it is over", || a.peers.counters().closed.count("yielded") == 1);
+    assert!(!a.peers.is_connected(&name("evil")));
+    let view = a.peers.status().into_iter().find(|view| view.name == name("evil")).unwrap();
+    assert_eq!((view.state, view.last_error.as_str()), (PeerState::Idle, ""));
+    assert_eq!(*a.twin.events.lock(), [""; 0]);
 }
 
 #[test]

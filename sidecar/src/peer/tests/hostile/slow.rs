@@ -58,13 +58,14 @@ fn found(of: &Labelled) -> u64 {
     of.count("slow") + of.count("progress")
 }
 
-/// While somebody trickles others get what they ask for from the same owner. Until it is found, and nobody else with it.
+/// While somebody trickles others get what they ask for from the same owner. Until it is found, and nobody else with it. Returns
+/// whether the others lost nothing: where the machine stood still for as long as a lane may, all of it is to be done again.
 fn is_cut_alone(
     (a, table): (&One, &Arc<Table>),
     socket: &TcpStream,
     found: impl Fn() -> u64,
     also: impl FnMut() + Send,
-) {
+) -> bool {
     let other = Start { lanes: LANES, ..Start::new("c") }.start(table);
     a.twin.add(8, sealed(&a.arena, 4 * MIB, 2), 1);
     let stop = AtomicBool::new(false);
@@ -77,8 +78,13 @@ fn is_cut_alone(
         stop.store(true, Ordering::SeqCst);
         assert!(taking.join().unwrap() > 0);
     });
-    assert_eq!(found(), 1, "it and nobody else: {:?}", a.peers.counters());
+    let found = found();
     assert!(other.get("a", 8, 4 * MIB).unwrap() == a.own_bytes(8));
+    let counters = other.peers.counters();
+    let lost = |of: &Labelled| of.count("lost") + of.count("progress");
+    let stays = lost(&counters.lanes_closed) + lost(&counters.closed) == 0;
+    assert!(found == 1 || !stays, "it and nobody else: {:?}", a.peers.counters());
+    stays
 }
 
 /// Asks for a megabyte in eight parts.
@@ -89,42 +95,52 @@ fn asks() -> Vec<u8> {
 
 #[test]
 fn a_reader_that_trickles_on_a_lane_in_tls_is_cut_and_another_one_is_served() {
-    let mut world = Bound::new();
-    world.pulled(MIB);
-    let mut lane = world.lane_over(narrow(&world.a), FIRST);
-    lane.raw(&asks());
-    is_cut_alone(
-        (&world.a, &world.table),
-        &lane.tls.sock,
-        || found(&world.a.peers.counters().lanes_closed),
-        || {},
-    );
-    assert!(world.a.peers.is_connected(&name("evil")), "its connection stays");
+    let trickles = || {
+        let mut world = Bound::new();
+        world.pulled(MIB);
+        let mut lane = world.lane_over(narrow(&world.a), FIRST);
+        lane.raw(&asks());
+        let cut = || found(&world.a.peers.counters().lanes_closed);
+        let alone = is_cut_alone((&world.a, &world.table), &lane.tls.sock, cut, || {});
+        assert!(world.a.peers.is_connected(&name("evil")), "its connection stays");
+        alone
+    };
+    assert!((0..3).any(|_| trickles()));
 }
 
 #[test]
 fn a_reader_that_trickles_on_a_plain_lane_is_cut_and_another_one_is_served() {
-    let mut world = Bound::with(PLAIN, true);
-    world.pulled(MIB);
-    let mut lane = world.plain_over(narrow(&world.a));
-    lane.write_all(&asks()).unwrap();
-    is_cut_alone((&world.a, &world.table), &lane, || found(&world.a.peers.counters().lanes_closed), || {});
-    assert!(world.a.peers.is_connected(&name("evil")), "its connection stays");
+    let trickles = || {
+        let mut world = Bound::with(PLAIN, true);
+        world.pulled(MIB);
+        let mut lane = world.plain_over(narrow(&world.a));
+        lane.write_all(&asks()).unwrap();
+        let cut = || found(&world.a.peers.counters().lanes_closed);
+        let alone = is_cut_alone((&world.a, &world.table), &lane, cut, || {});
+        assert!(world.a.peers.is_connected(&name("evil")), "its connection stays");
+        alone
+    };
+    assert!((0..3).any(|_| trickles()));
 }
 
 /// Reader whose connection goes, too: the chunks are on it. It is not cut for its silence, as it says something all the time.
 #[test]
 fn a_reader_that_trickles_on_the_control_connection_is_cut_and_another_one_is_served() {
-    let (table, a, evil) = victim();
-    a.twin.add(7, sealed(&a.arena, 2 * MIB, 1), 1);
-    let mut control = Raw::over(narrow(&a), keys::client(&evil));
-    control.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
-    assert!(control.next_of(PeerKind::Hello).is_some());
-    control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes: 2 * MIB, ..v1::Pull::default() });
-    let socket = control.tls.sock.try_clone().unwrap();
-    let cut = || found(&a.peers.counters().closed);
-    is_cut_alone((&a, &table), &socket, cut, || control.send(PeerKind::Ping, REPLY, 1, &v1::Ping {}));
-    until("it is gone", || !a.peers.is_connected(&name("evil")));
+    let trickles = || {
+        let (table, a, evil) = victim_that_bears(Duration::from_secs(5));
+        a.twin.add(7, sealed(&a.arena, 2 * MIB, 1), 1);
+        let mut control = Raw::over(narrow(&a), keys::client(&evil));
+        control.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+        assert!(control.next_of(PeerKind::Hello).is_some());
+        control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes: 2 * MIB, ..v1::Pull::default() });
+        let socket = control.tls.sock.try_clone().unwrap();
+        let cut = || found(&a.peers.counters().closed);
+        let ping = || control.send(PeerKind::Ping, REPLY, 1, &v1::Ping {});
+        let alone = is_cut_alone((&a, &table), &socket, cut, ping);
+        until("it is gone", || !alone || !a.peers.is_connected(&name("evil")));
+        alone
+    };
+    assert!((0..3).any(|_| trickles()));
 }
 
 /// The place of a peer is locked while its connection comes up. Nobody waits for a socket under that lock.

@@ -16,13 +16,15 @@ fn is_refused(what: &str, tensors: Vec<PulledSmall>) {
     let (_table, a, evil) = victim();
     let mut raw = greeted(&a, &evil);
     let (tell, told) = mpsc::channel();
-    let deadline = Instant::now() + Duration::from_millis(200);
-    a.peers.pull_small(&name("evil"), None, many(&[1, 2]), deadline, move |outcome| {
+    let deadline = Instant::now() + PATIENCE;
+    let pulling = a.peers.pull_small(&name("evil"), None, many(&[1, 2]), deadline, move |outcome| {
         let _ = tell.send(outcome);
     });
     let (header, _) = raw.next_of(PeerKind::PullMany).unwrap();
     raw.send(PeerKind::PullMany, REPLY, header.call, &PulledMany { tensors });
     assert!(raw.is_closed(), "{what}");
+    // It waits for the next connection.
+    pulling.cancel();
     assert!(told.recv_timeout(PATIENCE).unwrap().is_err(), "{what}");
     until(what, || a.peers.counters().frames_refused.count("malformed") == 1);
     a.assert_free();

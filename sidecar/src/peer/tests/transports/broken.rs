@@ -3,7 +3,7 @@
 use super::super::meter::Wire;
 use super::*;
 
-const THREE: LanesConfig = LanesConfig { count: 3, ..NONE };
+const THREE: LanesConfig = LanesConfig { count: 3, ..UNHURRIED };
 const WAYS: [Way; 2] = [
     Way { counted: "lanes", name: "three lanes in TLS", lanes: THREE, maps: None },
     Way {

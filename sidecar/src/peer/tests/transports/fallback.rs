@@ -25,12 +25,18 @@ fn pulls_go_on_without_lanes_where_none_comes() {
     pair.proxy.connections_max.store(1, Ordering::SeqCst);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);
-        // For a while nobody waits for one again.
-        for why in [FallBack::NoLane, FallBack::LanesCooldown] {
-            assert_eq!(paths(reader, owner, from, PATIENCE), left_for_stream(why));
-        }
+        // For a while nobody waits for one again: for longer each time, where a busy machine lets the first while pass.
+        let mut waited = 0;
+        until("nobody waits for a lane", || {
+            let told = paths(reader, owner, from, PATIENCE);
+            let is_next = told == left_for_stream(FallBack::LanesCooldown);
+            assert!(is_next || told == left_for_stream(FallBack::NoLane), "{told:?}");
+            waited += u64::from(!is_next);
+            is_next
+        });
+        assert!(waited > 0, "the first one waits");
         let counters = reader.peers.counters();
-        assert_eq!(counters.fallbacks.all(), [("lanes_cooldown", 1), ("no_lane", 1)]);
+        assert_eq!(counters.fallbacks.all(), [("lanes_cooldown", 1), ("no_lane", waited)]);
         assert_eq!(counters.closed.all(), []);
     }
     pair.assert_over();
@@ -61,7 +67,7 @@ fn a_pull_whose_deadline_is_near_does_not_wait_for_lanes_until_then() {
     pair.proxy.connections_max.store(1, Ordering::SeqCst);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);
-        let paths = paths(reader, owner, from, Duration::from_secs(12));
+        let paths = paths(reader, owner, from, Duration::from_secs(40));
         assert_eq!(paths, left_for_stream(FallBack::NoLane));
     }
     pair.assert_over();
@@ -86,7 +92,7 @@ fn a_peer_that_takes_no_lanes_is_served_without_and_that_is_told() {
 
 #[test]
 fn lanes_without_work_end_and_come_back_when_there_is_some() {
-    const SHORT: LanesConfig = LanesConfig { count: 2, idle: Duration::from_millis(500), ..NONE };
+    const SHORT: LanesConfig = LanesConfig { count: 2, idle: Duration::from_millis(500), ..UNHURRIED };
     const WAY: Way = Way { counted: "lanes", name: "short lanes", lanes: SHORT, maps: None };
     let pair = Pair::new(&WAY);
     for (reader, owner, from) in pair.both_ways() {
@@ -110,8 +116,8 @@ fn lanes_without_work_end_and_come_back_when_there_is_some() {
 
 #[test]
 fn beyond_the_lanes_of_all_peers_together_a_pull_has_fewer_or_none_until_others_end() {
-    const TCP: LanesConfig = LanesConfig { count: 2, ..NONE };
-    for (way, lanes) in [(Taken::Lanes, TCP), (Taken::Quic, LanesConfig { quic: 2, ..NONE })] {
+    const TCP: LanesConfig = LanesConfig { count: 2, ..UNHURRIED };
+    for (way, lanes) in [(Taken::Lanes, TCP), (Taken::Quic, LanesConfig { quic: 2, ..UNHURRIED })] {
         let table = Arc::new(Table::default());
         let start =
             |name, most| Start { lanes: LanesConfig { most, ..lanes }, ..Start::new(name) }.start(&table);
@@ -144,7 +150,7 @@ fn beyond_the_lanes_of_all_peers_together_a_pull_has_fewer_or_none_until_others_
 #[test]
 fn an_owner_with_as_many_lanes_as_it_may_have_lets_no_more_in_and_serves_on_those() {
     let table = Arc::new(Table::default());
-    let lanes = LanesConfig { count: 2, ..NONE };
+    let lanes = LanesConfig { count: 2, ..UNHURRIED };
     let reader = Start { lanes, ..Start::new("a") }.start(&table);
     let owner = Start { lanes: LanesConfig { most: 1, ..lanes }, ..Start::new("b") }.start(&table);
     connect(&reader, &owner);

@@ -5,7 +5,7 @@ use super::*;
 static PLAIN: Way = Way {
     counted: "lanes",
     name: "two plain lanes",
-    lanes: LanesConfig { count: 2, plain: true, patience: PATIENCE, ..NONE },
+    lanes: LanesConfig { count: 2, plain: true, patience: PATIENCE, ..UNHURRIED },
     maps: None,
 };
 

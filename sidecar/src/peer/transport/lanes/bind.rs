@@ -33,8 +33,6 @@ pub(in crate::peer) const MAGIC: [u8; 8] = *b"tlplain2";
 const PLAIN_HELLO: usize = MAGIC.len() + ID_BYTES + 2 + BYTES;
 /// Longest frame on a lane in TLS: a chunk. What is collected before it is looked at is as long at most.
 const FRAME_MAX: u32 = (OFFSET_BYTES + CHUNK_BYTES_MAX) as u32;
-/// Time for which no byte may move on a lane while some are due, where the connection is not stricter.
-const PROGRESS: Duration = Duration::from_secs(2);
 /// Number of a stream of QUIC on which small tensors are asked for, and the versions of the protocol that open one. A peer whose
 /// stream is closed asks on the control connection, and opens another one after a second.
 const SMALL_STREAM: u32 = LANES_MAX as u32;
@@ -273,11 +271,16 @@ fn run(
     bound: Bound<'_>,
     (mut wire, connection): (Box<dyn Wire>, Option<usize>),
 ) {
-    let end = lanes.run(shared, link, &bound, &mut *wire);
+    let mut end = lanes.run(shared, link, &bound, &mut *wire);
     // The socket goes before its place does: whoever takes that place must not find this one there.
     drop(wire);
-    if let (Some(quic), Some(connection), LaneEnd::Progress) = (lanes.quic_connection(), connection, &end) {
-        quic.distrust(connection);
+    if let (Some(quic), Some(connection)) = (lanes.quic_connection(), connection) {
+        if let LaneEnd::Progress = end {
+            quic.distrust(connection);
+        }
+        if quic.was_silent(connection) {
+            end = end.of_silence();
+        }
     }
     tracing::debug!(peer = %link.peer.name, lane = bound.number(), reads = bound.reads(), %end, "lane ended");
     bound.ended(end);
@@ -311,7 +314,7 @@ fn prepare(shared: &Shared, socket: &TcpStream, reads: bool) -> io::Result<()> {
 }
 
 pub(super) fn progress(shared: &Shared) -> Duration {
-    PROGRESS.min(shared.config.progress)
+    shared.config.lanes.progress.min(shared.config.progress)
 }
 
 fn left(until: Instant) -> Result<Duration, Refused> {

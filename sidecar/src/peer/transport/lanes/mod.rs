@@ -26,6 +26,7 @@ use crate::peer::record_writer::OutgoingPull;
 use crate::peer::relay;
 use crate::peer::send_error::SendError;
 use crate::peer::shared::Shared;
+use crate::peer::standstill::FEW_BYTES;
 
 pub(in crate::peer) mod bind;
 mod bound;
@@ -60,8 +61,6 @@ use serve::Serving;
 pub(in crate::peer) use transfer::{Forged, Landed, Reclaimed, Transfer};
 use wire::{LaneEnd, Wire};
 
-/// Bytes from which on a pull comes on lanes where large amounts have stood still.
-const FROM_WARY: u64 = 64 << 10;
 /// Time without a word of the other end after which it is asked for one, while lanes bring nothing.
 const UNHEARD: Duration = Duration::from_millis(250);
 
@@ -86,13 +85,17 @@ pub struct LanesConfig {
     /// Time that pulls wait when no lane comes, at most; a pull waits for no more than a quarter of the time it has
     /// left. Then they go on without.
     pub patience: Duration,
+    /// Time for which no byte may move on a lane while some are due; no longer than the connection itself may stand still. More
+    /// costs a pull that much where a lane is dead.
+    pub progress: Duration,
 }
 
 impl Default for LanesConfig {
-    /// Two lanes in TLS and no QUIC, 256 of all pairs, from 8 MiB, for a minute, waited for 2 seconds.
+    /// Two lanes in TLS and no QUIC, 256 of all pairs, from 8 MiB, for a minute; 2 seconds of patience and 2 without a byte.
     fn default() -> Self {
-        let (idle, patience) = (Duration::from_secs(60), Duration::from_secs(2));
-        Self { count: 2, from: 8 << 20, plain: false, most: 256, quic: 0, idle, patience }
+        let (idle, patience, progress) =
+            (Duration::from_secs(60), Duration::from_secs(2), Duration::from_secs(2));
+        Self { count: 2, from: 8 << 20, plain: false, most: 256, quic: 0, idle, patience, progress }
     }
 }
 
@@ -248,7 +251,8 @@ impl Lanes {
         if bound.reads {
             read::Reader { shared, link, lanes: self, id: bound.id, number: bound.name.number }.run(wire)
         } else {
-            serve::run(shared, link, self, bound.name.number, wire)
+            let serve = || serve::run(shared, link, self, bound.name.number, wire);
+            shared.caught("lane serves", serve).unwrap_or_else(LaneEnd::broke_off)
         }
     }
 
@@ -258,7 +262,12 @@ impl Lanes {
         let effects = match landed {
             Landed::More => return,
             Landed::Told(finish) => return finish(),
-            Landed::Whole(landing) => owner.state.lock().whole(&wanted.transfer, landing),
+            Landed::Whole(landing) => {
+                if self.quic_connection().is_none() {
+                    link.peer.standstill.lock().lanes_came(Instant::now());
+                }
+                owner.state.lock().whole(&wanted.transfer, landing)
+            }
             Landed::Altered(range, lane) => {
                 self.cut(lane, LaneEnd::Altered(range.clone()));
                 return read::altered(shared, link, wanted, &range);
@@ -310,7 +319,7 @@ impl Lanes {
     /// come on lanes, too, so that few bytes stand before small calls.
     fn is_small(&self, bytes: u64) -> bool {
         let is_wary = |link: Arc<Link>| link.peer.standstill.lock().is_wary(Instant::now());
-        let is_medium = (FROM_WARY..self.config.from).contains(&bytes);
+        let is_medium = bytes > FEW_BYTES;
         bytes < self.config.from && !(is_medium && self.link.upgrade().is_some_and(is_wary))
     }
 
@@ -398,7 +407,7 @@ impl Transport for Lanes {
         if self.are_shut_out() {
             return Suits::Missed(FallBack::LanesFull);
         }
-        match self.opening.lock().is_hopeful(Instant::now()) {
+        match self.opening.lock().can_use_lanes(Instant::now()) {
             true => Suits::Yes,
             false => Suits::Missed(FallBack::LanesCooldown),
         }

@@ -68,7 +68,7 @@ impl LaneDialer {
     }
 
     /// Returns whether pulls should come on lanes now.
-    pub(super) fn is_hopeful(&self, now: Instant) -> bool {
+    pub(super) fn can_use_lanes(&self, now: Instant) -> bool {
         !self.lanes.is_empty() && self.cooling.is_none_or(|until| now >= until)
     }
 
@@ -245,26 +245,26 @@ mod tests {
     fn hope_ends_where_no_lane_comes_and_returns_after_a_while() {
         let now = Instant::now();
         let mut opening = LaneDialer::new(2, HOPE, HOPE);
-        assert!(opening.is_hopeful(now));
+        assert!(opening.can_use_lanes(now));
         assert_eq!(opening.without(now, true), Some(now));
         assert_eq!(opening.without(now + HOPE / 2, true), Some(now));
         assert_eq!(opening.without(now + HOPE / 2, false), None, "nobody waits");
         let now = now + HOPE * 9;
         assert_eq!(opening.without(now, true), Some(now), "somebody waits again only now");
         opening.give_up(now + HOPE / 4);
-        assert!(opening.is_hopeful(now + HOPE / 4), "while nobody waited, nothing was waited for in vain");
+        assert!(opening.can_use_lanes(now + HOPE / 4), "while nobody waited, nothing was waited for in vain");
         opening.give_up(now + HOPE / 2);
-        assert!(!opening.is_hopeful(now + HOPE / 2), "one after the other has waited long enough");
+        assert!(!opening.can_use_lanes(now + HOPE / 2), "one after the other has waited long enough");
         let now = now + HOPE / 2 + COOLDOWN.first;
-        assert!(opening.is_hopeful(now) && opening.without(now, true) == Some(now));
+        assert!(opening.can_use_lanes(now) && opening.without(now, true) == Some(now));
         opening.give_up(now + HOPE);
-        assert!(!opening.is_hopeful(now + HOPE + COOLDOWN.first), "it takes longer each time");
-        assert!(opening.is_hopeful(now + HOPE + COOLDOWN.first * 2));
+        assert!(!opening.can_use_lanes(now + HOPE + COOLDOWN.first), "it takes longer each time");
+        assert!(opening.can_use_lanes(now + HOPE + COOLDOWN.first * 2));
         opening.came(0, now);
         assert!(opening.without(now + HOPE * 9, true).is_some(), "it is up and has brought nothing");
         opening.delivered();
         assert_eq!(opening.without(now + HOPE * 9, true), None);
-        assert!(!LaneDialer::new(0, HOPE, HOPE).is_hopeful(now));
+        assert!(!LaneDialer::new(0, HOPE, HOPE).can_use_lanes(now));
     }
 
     #[test]
@@ -324,12 +324,12 @@ mod tests {
         let mut opening = LaneDialer::new(2, HOPE, HOPE);
         assert_eq!(opening.without(now, true), Some(now));
         opening.give_up(now + HOPE / 4);
-        assert!(opening.is_hopeful(now + HOPE / 4));
+        assert!(opening.can_use_lanes(now + HOPE / 4));
         opening.came(1, now);
         opening.delivered();
         opening.failed(1, now + HOPE);
         assert_eq!(opening.without(now + HOPE, true), Some(now + HOPE));
         opening.give_up(now + HOPE * 3 / 2);
-        assert!(opening.is_hopeful(now + HOPE * 3 / 2), "one brought something in between");
+        assert!(opening.can_use_lanes(now + HOPE * 3 / 2), "one brought something in between");
     }
 }

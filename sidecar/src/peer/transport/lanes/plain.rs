@@ -16,7 +16,7 @@ use tensorlane_proto::generated as v1;
 
 use super::queued::InFlightBuffers;
 use super::wire::{Answer, Ask, LaneEnd, TICK, Wire, chunk_head, leaving};
-use crate::peer::handshake::timed_out;
+use crate::peer::handshake::timed_out_here;
 use crate::peer::parse::OFFSET_BYTES;
 use crate::peer::record_writer::OutgoingPull;
 use crate::peer::send_error::SendError;
@@ -28,7 +28,7 @@ mod send;
 
 /// Tensor bytes of one chunk: summed and sent while they are in the cache of a core.
 const QUANTUM: u64 = 256 << 10;
-/// The same where the sum is known, and nothing but the kernel looks at them.
+/// Tensor bytes of one chunk whose sum is known, so that nothing but the kernel looks at them.
 const QUANTUM_KNOWN: u64 = CHUNK_BYTES_MAX as u64;
 /// Longest body of a message on a lane: a failure.
 const MESSAGE_MAX: u32 = 64 << 10;
@@ -59,7 +59,7 @@ impl PlainWire {
                     moved = Instant::now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if timed_out(&error) => {
+                Err(error) if timed_out_here(&error) => {
                     if (answer.is_some() || have > 0) && moved.elapsed() >= most {
                         return Err(LaneEnd::Progress);
                     }
@@ -67,7 +67,7 @@ impl PlainWire {
                         answer.look();
                     }
                 }
-                Err(error) => return Err(LaneEnd::Socket(error)),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -108,11 +108,8 @@ impl PlainWire {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if timed_out(&error) && moved.elapsed() >= most => {
-                    return Err(LaneEnd::Progress);
-                }
-                Err(error) if timed_out(&error) => answer.look(),
-                Err(error) => return Err(LaneEnd::Socket(error)),
+                Err(error) if timed_out_here(&error) && moved.elapsed() < most => answer.look(),
+                Err(error) => return Err(error.into()),
             }
         }
         answer.look();

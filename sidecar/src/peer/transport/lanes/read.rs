@@ -15,7 +15,6 @@ use super::wire::{Answer, LaneEnd, Wire};
 use crate::peer::link::Link;
 use crate::peer::lost::HolderLost;
 use crate::peer::relay::{self, RelaySession};
-use crate::peer::remote::Effects;
 use crate::peer::shared::{Shared, count_in};
 
 /// Pieces that are asked for at a time, so that the owner has the next one before it has sent the last. More where the way
@@ -44,7 +43,8 @@ impl Reader<'_> {
     pub(super) fn run(&self, wire: &mut dyn Wire) -> LaneEnd {
         let mut asked = VecDeque::with_capacity(DEPTH);
         self.lanes.pool.enter(self.id);
-        let end = self.rounds(wire, &mut asked);
+        let rounds = || self.rounds(wire, &mut asked);
+        let end = self.shared.caught("lane reads", rounds).unwrap_or_else(LaneEnd::broke_off);
         let mut stalled = Vec::new();
         for Asked { piece, .. } in asked {
             piece.release();
@@ -88,6 +88,7 @@ impl Reader<'_> {
             let Some(Asked { piece, at }) = asked.pop_front() else { continue };
             let mut answer = Answer::new(piece, &self.lanes.moved);
             let begun = at.max(last);
+            self.shared.config.threads.point("lane answer");
             if let Err(end) = wire.receive(&mut answer) {
                 let wanted = answer.wanted.clone();
                 self.give_back(answer);
@@ -186,7 +187,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The same where a holder lives, and another one might do better: whoever has no other keeps it until the deadline.
+    /// Loses a holder that lives, if another one might do better: whoever has no other keeps it until the deadline.
     fn lose_for_another(&self, wanted: &Wanted, why: HolderLost) {
         if wanted.asker.as_ref().is_some_and(|asker| asker.owner.state.lock().has_another(asker)) {
             self.lose(wanted, why);
@@ -202,7 +203,7 @@ impl Reader<'_> {
     }
 
     fn give_back(&self, answer: Answer) {
-        self.shared.perform(Effects::one(answer.give_back()));
+        answer.give_back();
         self.lanes.pool.stir();
     }
 }

@@ -8,7 +8,7 @@ use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::wire::{Answer, Ask, AskSink, LaneEnd, Wire, leaving};
-use crate::peer::handshake::timed_out;
+use crate::peer::handshake::timed_out_here;
 use crate::peer::parse::FrameParser;
 use crate::peer::record_reader::{Drained, RecordReader};
 use crate::peer::record_writer::{OutgoingPull, RecordWriter};
@@ -39,8 +39,8 @@ impl TlsWire {
         match self.incoming.receive(&self.socket) {
             Ok(0) => Err(LaneEnd::Closed),
             Ok(_) => Ok(true),
-            Err(error) if timed_out(&error) => Ok(false),
-            Err(error) => Err(LaneEnd::Socket(error)),
+            Err(error) if timed_out_here(&error) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -171,7 +171,7 @@ impl Transfer {
         Self::growing(call, landing, landed, deadline, None)
     }
 
-    /// The same, and others are served from it meanwhile.
+    /// Transfer of which the first `landed` bytes are here, and from which others are served meanwhile.
     pub(in crate::peer) fn growing(
         call: u64,
         landing: Landing,
@@ -372,7 +372,7 @@ impl Transfer {
         self.state.lock().pieces.give_back(&reserved.range);
     }
 
-    /// The same for one that was begun. What is returned is to be done.
+    /// Gives back a piece that was begun. What is returned is to be done.
     pub(super) fn give_back(&self, part: Part) -> Option<Finish> {
         let piece = part.range();
         drop(part);

@@ -16,9 +16,8 @@ use tensorlane_proto::wire;
 
 use super::moved::LastMoved;
 use super::pool::{Piece, Wanted};
-use super::transfer::{Brought, Reserved};
+use super::transfer::{Brought, Reserved, Transfer};
 use crate::hashes;
-use crate::peer::calls::Finish;
 use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink, decode};
 use crate::peer::record::RecordError;
 use crate::peer::record_writer::OutgoingPull;
@@ -89,9 +88,28 @@ impl LaneEnd {
         }
     }
 
+    /// End of a lane whose connection was closed because nothing came on it, whichever of its lanes found that.
+    pub(super) fn of_silence(self) -> Self {
+        match self {
+            Self::Closed | Self::Socket(_) => Self::Progress,
+            other => other,
+        }
+    }
+
+    /// End of a lane whose thread has panicked.
+    pub(super) fn broke_off() -> Self {
+        Self::Ours("its thread has panicked".into())
+    }
+
     /// Returns whether it should be opened again only after a while.
     pub(super) fn is_failure(&self) -> bool {
         !matches!(self, Self::Idle | Self::Ended)
+    }
+}
+
+impl From<io::Error> for LaneEnd {
+    fn from(error: io::Error) -> Self {
+        SendError::from(error).into()
     }
 }
 
@@ -167,12 +185,46 @@ impl Ask {
     }
 }
 
+/// Part that a lane writes. Dropped before it was taken out, as by a panic, it is given back: the landing waits for every part.
+struct PartOut {
+    part: Option<Part>,
+    transfer: Arc<Transfer>,
+}
+
+impl PartOut {
+    fn begin(transfer: &Arc<Transfer>, reserved: &Reserved) -> Option<Self> {
+        let part = transfer.begin(reserved)?;
+        Some(Self { part: Some(part), transfer: Arc::clone(transfer) })
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.part {
+            Some(part) => part.bytes_mut(),
+            None => &mut [],
+        }
+    }
+
+    fn take(mut self) -> Option<Part> {
+        self.part.take()
+    }
+}
+
+impl Drop for PartOut {
+    fn drop(&mut self) {
+        if let Some(part) = self.part.take()
+            && let Some(finish) = self.transfer.give_back(part)
+        {
+            finish();
+        }
+    }
+}
+
 /// The answer to an ask while it comes: where its bytes go, and what may come next.
 pub(super) struct Answer {
     pub(super) wanted: Wanted,
     pub(super) reserved: Reserved,
     /// Part to which the bytes go; none when nobody wants them any more.
-    part: Option<Part>,
+    part: Option<PartOut>,
     range: Range<u64>,
     at: u64,
     /// Position at which it was when it was last looked after.
@@ -195,7 +247,7 @@ impl Answer {
     pub(super) fn new(piece: Piece, moved: &Arc<LastMoved>) -> Self {
         let Piece { wanted, reserved } = piece;
         let transfer = &wanted.transfer;
-        let (range, part) = (reserved.range(), transfer.begin(&reserved));
+        let (range, part) = (reserved.range(), PartOut::begin(transfer, &reserved));
         let (at, seen) = (range.start, range.start);
         let progress = transfer.allowance(Instant::now()).max(PROGRESS_MIN);
         Self {
@@ -236,17 +288,15 @@ impl Answer {
         let Self { part, reserved, crc32c, wanted, .. } = self;
         let mut part = part?;
         let claim = wanted.asker.map(|asker| (asker, hashes::of_granules(part.bytes_mut())));
+        let part = part.take()?;
         Some(Brought { part, reserved, crc32c, lane, claim })
     }
 
-    /// Gives back a piece that does not come whole: whoever wants its bytes asks again. What is returned is to be done.
-    pub(super) fn give_back(self) -> Option<Finish> {
+    /// Gives back a piece that does not come whole: whoever wants its bytes asks again.
+    pub(super) fn give_back(self) {
         match self.part {
-            Some(part) => self.wanted.transfer.give_back(part),
-            None => {
-                self.wanted.transfer.release(&self.reserved);
-                None
-            }
+            Some(part) => drop(part),
+            None => self.wanted.transfer.release(&self.reserved),
         }
     }
 
@@ -261,11 +311,7 @@ impl Answer {
         if !self.wanted.transfer.is_over() {
             return;
         }
-        if let Some(part) = self.part.take()
-            && let Some(finish) = self.wanted.transfer.give_back(part)
-        {
-            finish();
-        }
+        drop(self.part.take());
     }
 
     /// Bytes came that cannot be opened yet.
@@ -371,5 +417,21 @@ impl Sink for Answer {
     fn chunk_end(&mut self) -> Result<Flow, LaneEnd> {
         self.came(0);
         Ok(if self.done { Flow::Stop } else { Flow::Go })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_of_a_silent_connection_end_alike_whichever_finds_it_and_others_keep_their_reason() {
+        let ended = |end: LaneEnd| end.of_silence().label();
+        let lost = io::Error::from(io::ErrorKind::ConnectionAborted);
+        assert_eq!(
+            [ended(LaneEnd::Progress), ended(LaneEnd::Closed), ended(LaneEnd::Socket(lost))],
+            ["progress"; 3]
+        );
+        assert_eq!([ended(LaneEnd::Idle), ended(LaneEnd::Altered(0..1))], ["idle", "altered"]);
     }
 }

@@ -62,7 +62,7 @@ pub(super) enum Unproven {
 }
 
 impl Unproven {
-    /// The same, where its time was over with how long that was; the kernel has other words for it.
+    /// Reason with how long its time was, if that was over; the kernel has other words for it.
     pub(super) fn after(self, most: Duration) -> Self {
         match self {
             Self::Socket(error) if timed_out_here(&error) => Self::TimedOut(most),

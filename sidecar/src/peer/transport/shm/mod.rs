@@ -68,7 +68,7 @@ pub(in crate::peer) const AT_NODE_SINCE: u32 = 6;
 const KEPT_LOOK: Duration = Duration::from_millis(100);
 
 /// Facts that two ends have told each other in their Hellos.
-pub(in crate::peer) struct Meets {
+pub(in crate::peer) struct NodeParams {
     pub(in crate::peer) node: Arc<Node>,
     pub(in crate::peer) key: LaneKey,
     pub(in crate::peer) theirs: SocketName,
@@ -98,13 +98,13 @@ pub(in crate::peer) struct Shm {
 
 impl Shm {
     pub(in crate::peer) fn new(
-        meets: Meets,
+        meets: NodeParams,
         shared: &Arc<Shared>,
         peer: &PeerName,
         link: &Weak<Link>,
         outbox: &Arc<Outbox>,
     ) -> Self {
-        let Meets { node, key, theirs, dials } = meets;
+        let NodeParams { node, key, theirs, dials } = meets;
         Self {
             holder: node.next_holder(peer),
             node,
@@ -255,7 +255,7 @@ impl Shm {
         let talk = || shared.caught("talk", || self.talk(shared, link, &socket)).unwrap_or_else(broke_off);
         let end = welcomed.map_err(NodeEnd::from).and_then(|()| talk());
         let end = end.err().unwrap_or(NodeEnd::Closed);
-        self.parted(shared, link, &end);
+        self.disconnected(shared, link, &end);
     }
 
     fn talk(&self, shared: &Arc<Shared>, link: &Arc<Link>, socket: &MetSocket) -> Result<(), NodeEnd> {
@@ -327,7 +327,7 @@ impl Shm {
     }
 
     /// The talk is over.
-    fn parted(&self, shared: &Arc<Shared>, link: &Arc<Link>, end: &NodeEnd) {
+    fn disconnected(&self, shared: &Arc<Shared>, link: &Arc<Link>, end: &NodeEnd) {
         // From here on the socket takes nothing more: what it has taken is known, and given up below.
         self.hang_up();
         let (here, calls) = self.maps.lock().close();
@@ -359,11 +359,17 @@ impl Shm {
         let spawned = shared.spawn("tl-node", move || {
             let Some(shm) = called.ways.shm() else { return };
             let until = Instant::now() + on_thread.config.handshake;
-            let differ = nodes_differ(&on_thread, &called.peer.name);
-            let dialed = if differ { Err(bind::Unproven::OtherNode) } else { bind::dial(shm, until) };
-            match dialed {
-                Ok(socket) => shm.met(&on_thread, &called, socket, None),
-                Err(unproven) => {
+            let dial = || match nodes_differ(&on_thread, &called.peer.name) {
+                true => Err(bind::Unproven::OtherNode),
+                false => bind::dial(shm, until),
+            };
+            match on_thread.caught("node call", dial) {
+                Some(Ok(socket)) => shm.met(&on_thread, &called, socket, None),
+                None => {
+                    shm.meeting.lock().failed(Instant::now(), false);
+                    called.peer.changed.notify_all();
+                }
+                Some(Err(unproven)) => {
                     let unproven = unproven.after(on_thread.config.handshake);
                     on_thread.counters.node_refused.add(unproven.label());
                     tracing::debug!(peer = %called.peer.name, %unproven, "no memory is shared with the peer");

@@ -1,7 +1,7 @@
 //! The sidecar at its node: its socket in the shared directory, whoever calls there, and the leases of what was mapped
 //! on their way back to their owners. One for all connections; every thread of it is joined by `Peers::stop`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,11 @@ use crate::peer::link::Ended;
 use crate::peer::remote::{Effects, Peer};
 use crate::peer::shared::Shared;
 
-/// Callers of whom nobody knows yet who they are. Each costs a thread, until the deadline of handshakes.
+/// Callers of whom nobody knows yet who they are. Each costs a thread, until the deadline of handshakes. Beyond them the oldest
+/// gives way: a process of another pod has no number here and no user of its own by which to tell callers apart.
 const STRANGERS_MAX: usize = 32;
+/// Name of the thread that gives leases of maps back. No other one would.
+const LEASES: &str = "tl-node-leases";
 /// Numbers under which the arena knows other sidecars as holders of witnesses: far from those of sessions.
 const FIRST_HOLDER: u64 = 1 << 63;
 
@@ -106,13 +109,26 @@ struct Returned {
     id: u64,
 }
 
+/// Caller that has not said who it is, until this is dropped.
+struct Stranger {
+    node: Arc<Node>,
+    number: u64,
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.node.strangers.lock().remove(&self.number);
+    }
+}
+
 /// The sidecar at its node.
 pub(in crate::peer) struct Node {
     config: NodeConfig,
     name: String,
     bound: Mutex<Option<Arc<Bound>>>,
     unbound: Mutex<Unbound>,
-    strangers: Mutex<HashMap<u64, UnixStream>>,
+    /// By number, which is the order of coming.
+    strangers: Mutex<BTreeMap<u64, UnixStream>>,
     numbers: AtomicU64,
     /// Numbers under which each peer may have witnesses: that of its connection, and those of the ones before it.
     holders: Mutex<HashMap<PeerName, Vec<u64>>>,
@@ -204,7 +220,10 @@ impl Node {
     pub(in crate::peer) fn start(self: &Arc<Self>, shared: &Arc<Shared>) {
         if let Some(returned) = self.returned.lock().take() {
             let on_thread = Arc::clone(shared);
-            shared.spawn_for(PanicScope::Process, "tl-node-leases", move || give_back(&on_thread, &returned));
+            let work = move || give_back(&on_thread, &returned);
+            if !shared.spawn_for(PanicScope::Process, LEASES, work) && !shared.is_stopping() {
+                shared.config.threads.missing(LEASES);
+            }
         }
         self.bind(shared);
     }
@@ -294,24 +313,29 @@ impl Node {
         {
             let mut strangers = self.strangers.lock();
             let Ok(copy) = stream.try_clone() else { return };
-            if strangers.len() >= STRANGERS_MAX {
-                drop(strangers);
-                return shared.counters.node_refused.add("too_many");
+            if strangers.len() >= STRANGERS_MAX
+                && let Some((_, oldest)) = strangers.pop_first()
+            {
+                // Its thread hears of it; gone already, at worst.
+                let _ = oldest.shutdown(Shutdown::Both);
+                shared.counters.node_refused.add("too_many");
             }
             strangers.insert(number, copy);
         }
-        let (node, on_thread) = (Arc::clone(self), Arc::clone(shared));
-        let spawned = shared.spawn("tl-node", move || node.greet(&on_thread, stream, number));
-        if !spawned {
-            self.strangers.lock().remove(&number);
-        }
+        let (stranger, on_thread) = (Stranger { node: Arc::clone(self), number }, Arc::clone(shared));
+        // Without a thread nobody greets it, and the stranger is dropped.
+        shared.spawn("tl-node", move || {
+            let node = Arc::clone(&stranger.node);
+            node.greet(&on_thread, stream, stranger);
+        });
     }
 
     /// Finds out who calls, and talks with it until one of both ends.
-    fn greet(&self, shared: &Arc<Shared>, stream: UnixStream, number: u64) {
+    fn greet(&self, shared: &Arc<Shared>, stream: UnixStream, stranger: Stranger) {
         let until = Instant::now() + shared.config.handshake;
+        shared.config.threads.point("greet");
         let met = bind::accept(shared, stream, until);
-        self.strangers.lock().remove(&number);
+        drop(stranger);
         match met {
             Ok((link, socket)) => {
                 if let Some(shm) = link.ways.shm() {

@@ -101,7 +101,7 @@ pub(super) enum NodeEnd {
     Frame(String),
     /// The socket.
     #[error("{0}")]
-    Socket(#[from] io::Error),
+    Socket(io::Error),
 }
 
 /// The node's socket after a meeting.
@@ -119,6 +119,16 @@ struct Side {
 }
 
 // === impl NodeEnd ===
+
+impl From<io::Error> for NodeEnd {
+    /// An end that closed while it was told something is closed, as one is whose end is read.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::Socket(error),
+        }
+    }
+}
 
 impl NodeEnd {
     /// The label in metrics.
@@ -348,23 +358,29 @@ fn check_file(file: &OwnedFd, what: &'static str, segment: u32, said: FileId) ->
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_fuzz::{Meter, Target, fuzz};
+    use tensorlane_memory::heap::MeteringAllocator;
+
     use super::*;
-    use crate::peer::transport::lanes::key::{LaneKey, Role, nonce};
+    use crate::peer::transport::lanes::key::{LaneKey, Nonce, Role, nonce};
 
     const FILE: FileId = FileId { device: 1, inode: 9 };
 
     /// Two ends that have met.
     fn pair() -> (MetSocket, MetSocket) {
+        pair_of(&LaneKey::random(), &[nonce(), nonce()])
+    }
+
+    fn pair_of(key: &LaneKey, nonces: &[Nonce; 2]) -> (MetSocket, MetSocket) {
         let (a, b) = UnixStream::pair().unwrap();
-        let (key, nonces) = (LaneKey::random(), [nonce(), nonce()]);
-        let of = |role| key.messages(role, &nonces);
+        let of = |role| key.messages(role, nonces);
         let met = |socket, said, heard| MetSocket::new(socket, of(said), of(heard));
         (met(a, Role::NodeDialed, Role::NodeAccepted), met(b, Role::NodeAccepted, Role::NodeDialed))
     }
 
-    #[test]
-    fn a_message_is_read_back_and_any_other_byte_makes_it_none() {
-        for message in [
+    /// A message of each kind.
+    fn messages() -> [Message; 7] {
+        [
             Message::Want { segment: 7 },
             Message::Segment { segment: u32::MAX, bytes: 1 << 40, memory: FILE, witness: FILE },
             Message::Gone { segment: 0 },
@@ -372,7 +388,56 @@ mod tests {
             Message::WantGpu { call: u64::MAX },
             Message::Gpu { call: 1, memory: FILE },
             Message::GpuGone { call: 1 },
-        ] {
+        ]
+    }
+
+    #[test]
+    fn mutated_messages_are_written_as_they_were_read_or_are_none() {
+        let corpus = messages().map(|message| message.encode().to_vec()).to_vec();
+        let (times, spare, meter) = (1, 1 << 10, MeteringAllocator::peak_of as Meter);
+        fuzz(Target { name: "Message of the node's socket", corpus, times, spare, meter }, |bytes| {
+            let Ok(said) = <&[u8; SAID]>::try_from(bytes) else { return false };
+            let message = Message::decode(said);
+            assert!(message.is_none_or(|message| message.encode() == *said));
+            message.is_some()
+        });
+    }
+
+    #[test]
+    fn mutated_streams_are_what_the_other_end_has_said_up_to_where_they_are_not() {
+        let keyed = || pair_of(&LaneKey::told(&[7; key::BYTES]), &[[8; key::BYTES], [9; key::BYTES]]);
+        let (a, b) = keyed();
+        // All that was said, and where each message ends in it.
+        let (mut stream, mut ends) = (Vec::new(), vec![0]);
+        for frame in [&b"a frame"[..], b"another one"] {
+            for message in
+                [Message::Want { segment: 1 }, Message::Gone { segment: 2 }, Message::WantGpu { call: 3 }]
+            {
+                a.send(message).unwrap();
+                stream.extend(raw(&b));
+                ends.push(stream.len());
+            }
+            a.send_frame(frame, true).unwrap();
+            stream.extend(raw(&b));
+            ends.push(stream.len());
+        }
+        let corpus = ends[1..].iter().map(|end| stream[..*end].to_vec()).collect();
+        // One frame at a time is kept, whatever is announced: as it came, and as it is given.
+        let (times, spare, meter) = (1, 4 * FRAME_MAX, MeteringAllocator::peak_of as Meter);
+        fuzz(Target { name: "MetSocket", corpus, times, spare, meter }, move |bytes| {
+            let (from, to) = keyed();
+            rustix::io::write(from.stream(), bytes).unwrap();
+            drop(from);
+            let heard = std::iter::from_fn(|| to.receive().ok()).count();
+            let said = &stream[..ends[heard]];
+            assert!(bytes.starts_with(said), "{heard} messages");
+            bytes == said
+        });
+    }
+
+    #[test]
+    fn a_message_is_read_back_and_any_other_byte_makes_it_none() {
+        for message in messages() {
             assert_eq!(Message::decode(&message.encode()), Some(message));
             for at in 0..4 {
                 let mut wrong = message.encode();
@@ -401,6 +466,19 @@ mod tests {
         a.send(Message::Frame { bytes: 4 }).unwrap();
         drop(a);
         assert!(matches!(b.receive(), Err(NodeEnd::Closed)), "it ends in the middle");
+    }
+
+    #[test]
+    fn an_end_that_has_closed_is_closed_whether_it_is_told_something_or_listened_to() {
+        let (a, b) = pair();
+        drop(b);
+        let told = NodeEnd::from(a.send(Message::Want { segment: 1 }).unwrap_err());
+        assert_eq!((told.label(), a.receive().unwrap_err().label()), ("closed", "closed"));
+        let (a, b) = pair();
+        a.send(Message::Want { segment: 1 }).unwrap();
+        // What it has not read makes its end a reset.
+        drop(b);
+        assert_eq!(a.receive().unwrap_err().label(), "closed");
     }
 
     #[test]

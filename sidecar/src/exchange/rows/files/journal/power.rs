@@ -4,6 +4,7 @@
 //! life then begins with files of which each unsynced sector, or page, is there or not, by chance.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng};
@@ -14,6 +15,8 @@ use tensorlane_proto::rows::{RECORD_BYTES, REPEATS_MAX};
 
 use super::super::medium::{each_span, write_rows};
 use super::*;
+use crate::cancel::Cancel;
+use crate::exchange::alone::MINUTE;
 
 /// Bytes that are there or not as a whole: few, so that records, heads and rows are cut.
 const SECTOR: usize = 16;
@@ -184,6 +187,11 @@ fn layout() -> SetLayout {
     SetLayout::new(&[leaf("wide", &[20]), leaf("thin", &[3])], ROWS).unwrap()
 }
 
+/// A deadline that no test comes to.
+fn far() -> Instant {
+    Instant::now() + MINUTE
+}
+
 fn empty_set() -> Image {
     let leaves = [20, 3].map(|row| vec![0; (ROWS * row) as usize]);
     let [wide, thin] = leaves;
@@ -206,7 +214,7 @@ fn commit(
     };
     let parts: Vec<NewBytes<'_>> = leaves.iter().map(part).collect();
     let terms = Terms { expects: None, retry: None };
-    journal.commit(twin, commits, rows, &parts, terms, |record| {
+    journal.commit(twin, commits, rows, &parts, (terms, (far(), &Cancel::default())), |record| {
         write_rows(twin, rows, &parts)?;
         twin.write(Which::Commits, Record::offset(record.committed.version), &record.encode())
     })
@@ -408,8 +416,51 @@ fn a_commit_is_refused_where_another_caller_was_told_that_the_sync_failed() {
     let layout = layout();
     let parts = [(1, &layout.leaves()[1], &[7; 3][..])];
     let terms = Terms { expects: None, retry: None };
+    let terms = (terms, (far(), &Cancel::default()));
     let refused = journal.commit(&disk, &commits, &rows, &parts, terms, |_| unreachable!()).unwrap_err();
     assert!(refused.message.contains("starts again"), "{refused}");
+}
+
+/// A disk that takes no bytes from where their writer may still change them.
+struct Apart<'a> {
+    twin: Twin,
+    rows: &'a [u8],
+}
+
+impl Medium for Apart<'_> {
+    fn reserve(&self, which: Which, offset: u64, bytes: u64) -> Result<(), Failure> {
+        self.twin.reserve(which, offset, bytes)
+    }
+
+    fn write(&self, which: Which, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        assert!(!self.rows.as_ptr_range().contains(&bytes.as_ptr()), "they are read a second time");
+        self.twin.write(which, offset, bytes)
+    }
+
+    fn write_leaf(&self, rows: &RowList, part: &NewBytes<'_>) -> Result<(), Failure> {
+        self.twin.write_leaf(rows, part)
+    }
+
+    fn read(&self, which: Which, offset: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        self.twin.read(which, offset, into)
+    }
+
+    fn sync(&self, which: Which) -> Result<(), Failure> {
+        self.twin.sync(which)
+    }
+}
+
+#[test]
+fn rows_are_read_once_for_the_journal_so_that_their_sum_is_that_of_what_is_written() {
+    let rows_of_a_client = [7; 3];
+    let (journal, layout) = (Journal::new(JOURNAL_BYTES), layout());
+    let disk = Apart { twin: Twin::of(empty_set()), rows: &rows_of_a_client };
+    let rows = RowList::Range { first: 0, count: 1, step: 1 };
+    let parts = [(1, &layout.leaves()[1], &rows_of_a_client[..])];
+    let terms = Terms { expects: None, retry: None };
+    let terms = (terms, (far(), &Cancel::default()));
+    let committed = journal.commit(&disk, &Mutex::new(Commits::default()), &rows, &parts, terms, |_| Ok(()));
+    assert_eq!(committed.unwrap().version, 1);
 }
 
 #[test]
@@ -418,4 +469,27 @@ fn a_flush_that_comes_late_leaves_the_journal_of_another_set_alone() {
     let gone = || Err(Failure::new(Reason::NotFound, "it was dropped"));
     let refused = Journal::new(JOURNAL_BYTES).flush(&twin, 2, gone).unwrap_err();
     assert_eq!((refused.reason, twin.steps()), (Reason::NotFound, 0));
+}
+
+#[test]
+fn a_commit_that_waits_for_room_ends_at_its_deadline_or_a_cancel_and_the_next_one_has_the_room() {
+    let (twin, journal) = (Twin::of(empty_set()), Journal::new(JOURNAL_BYTES));
+    let (commits, layout) = (Mutex::new(Commits::default()), layout());
+    // It is full, and a commit that has an entry does not come to its end.
+    {
+        let mut log = journal.log.lock();
+        (log.end, log.applying) = (JOURNAL_BYTES, 1);
+    }
+    let rows = RowList::Range { first: 0, count: 1, step: 1 };
+    let parts = [(1, &layout.leaves()[1], &[7; 3][..])];
+    let terms = Terms { expects: None, retry: None };
+    let commit = |until| journal.commit(&twin, &commits, &rows, &parts, (terms, until), |_| Ok(()));
+    let (cancel, gone) = (Cancel::default(), Cancel::default());
+    gone.cancel();
+    let late = commit((Instant::now(), &cancel)).unwrap_err();
+    let withdrawn = commit((far(), &gone)).unwrap_err();
+    assert_eq!((late.reason, withdrawn.reason), (Reason::DeadlineExceeded, Reason::Cancelled));
+    assert_eq!((commits.lock().version(), twin.steps()), (0, 0));
+    journal.log.lock().applying = 0;
+    assert_eq!(commit((far(), &cancel)).unwrap().version, 1);
 }

@@ -53,6 +53,8 @@ struct State {
     asked: Option<Instant>,
     /// Since when no lane has been on it.
     unused: Option<Instant>,
+    /// The last connection that was closed because nothing came on it.
+    silent: Option<usize>,
     flow: Flow,
     /// True if pulls of ours are under way.
     expects: bool,
@@ -121,6 +123,7 @@ impl QuicConnection {
             heard: None,
             asked: None,
             unused: None,
+            silent: None,
             flow: Flow::new(lanes, endpoint.spare()),
             expects: false,
             ended: false,
@@ -160,6 +163,8 @@ impl QuicConnection {
         state.flow.tell(connection, expects);
         state.seen = Some(connection.remote_address());
         (state.heard, state.unused) = (None, None);
+        // Its number may be that of one that is gone.
+        state.silent = state.silent.filter(|silent| *silent != connection.stable_id());
         state.connection = Some(connection.clone());
         state.asked = None;
         drop(state);
@@ -173,8 +178,17 @@ impl QuicConnection {
         let mut state = self.state.lock();
         let is_present = state.connection.as_ref().is_some_and(|present| present.stable_id() == id);
         let connection = if is_present { state.take() } else { None };
+        if is_present {
+            state.silent = Some(id);
+        }
         drop(state);
         drop(Closing(connection));
+    }
+
+    /// Returns whether a connection was closed because nothing came on it. Of its lanes one finds that, and the others only that it
+    /// is gone.
+    pub(in crate::peer) fn was_silent(&self, id: usize) -> bool {
+        self.state.lock().silent == Some(id)
     }
 
     /// Pulls of ours come on it, or none do.
@@ -214,7 +228,7 @@ impl QuicConnection {
     pub(in crate::peer) fn look(&self, counters: &Counters, progress: Duration, used: bool) {
         let mut state = self.state.lock();
         let State { connection: Some(connection), flow, expects, .. } = &mut *state else { return };
-        let (address, stats) = (connection.remote_address(), connection.stats());
+        let (id, address, stats) = (connection.stable_id(), connection.remote_address(), connection.stats());
         let at = Instant::now();
         flow.look(connection, &stats, at, *expects);
         self.ahead.store(flow.ahead() / self.lanes as u64, Ordering::Relaxed);
@@ -229,6 +243,9 @@ impl QuicConnection {
         let unused = if used { None } else { Some(state.unused.unwrap_or(at)) };
         (state.heard, state.unused) = (heard, unused);
         let is_over = unused.is_some_and(|since| at.saturating_duration_since(since) >= LINGER);
+        if heard.is_none() {
+            state.silent = Some(id);
+        }
         if heard.is_none() || is_over {
             let connection = state.take();
             drop(state);
@@ -250,7 +267,8 @@ impl QuicConnection {
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        let address = link.other_end()?;
+        let listed = shared.known.peer(&link.peer.name).map(|known| known.addresses).unwrap_or_default();
+        let address = self.endpoint.reached(link.other_end()?, &listed)?;
         let made = self.make(shared, link, lanes, (address, until));
         let mut path = link.peer.standstill.lock();
         match &made {

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
 use super::window_budget::WindowBudget;
-use super::{ALPN, NARROW_WINDOW, SPARE, connection, dialed, quic_settings, transport};
+use super::{ALPN, NARROW_WINDOW, SPARE, address, connection, dialed, quic_settings, transport};
 use crate::metrics::label::PanicScope;
 use crate::peer::api::Keys;
 use crate::peer::shared::Shared;
@@ -141,16 +141,16 @@ impl QuicEndpoint {
         }
     }
 
+    /// Address of a peer that datagrams from here reach: that of the control connection, or another one that the peer lists.
+    ///
+    /// # Errors
+    /// None is of a family that the socket takes.
+    pub(in crate::peer) fn reached(&self, control: SocketAddr, listed: &[String]) -> io::Result<SocketAddr> {
+        address::of_datagrams(self.endpoint.local_addr()?, control, listed).map_err(io::Error::other)
+    }
+
     /// Begins a handshake.
     pub(in crate::peer) fn connect(&self, to: SocketAddr) -> io::Result<quinn::Connecting> {
-        let ours = self.endpoint.local_addr()?;
-        if ours.is_ipv4() && to.is_ipv6() {
-            return Err(io::Error::other(format!(
-                "{to} is IPv6 and the UDP socket of this sidecar, {ours}, is IPv4: let peers.listen be [::]:{} (sidecar.ipv6 of \
-                 the chart)",
-                ours.port()
-            )));
-        }
         let config = self.client.read().clone();
         let _inside = self.handle.enter();
         // The name is neither sent nor checked.
@@ -242,7 +242,7 @@ fn runtime() -> io::Result<Runtime> {
     }
 }
 
-/// The same keys, suites and verifier as on every other connection.
+/// Keys, suites and verifier, as on every other connection.
 fn configs(keys: &Keys, transports: &Transports) -> io::Result<(ServerConfig, ClientConfig)> {
     let mut server = (*keys.server).clone();
     server.alpn_protocols = vec![ALPN.to_vec()];

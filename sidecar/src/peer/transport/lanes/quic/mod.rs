@@ -18,6 +18,7 @@ use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, Va
 use socket2::SockRef;
 use tensorlane_proto::frame::{LANES_MAX, PIECE_BYTES_MAX};
 
+mod address;
 pub(super) mod connection;
 mod endpoint;
 mod flow;

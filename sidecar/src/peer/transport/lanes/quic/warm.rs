@@ -54,7 +54,9 @@ fn warm(shared: &Arc<Shared>, link: &Arc<Link>) {
         let Some(lanes) = dialed.ways.quic() else { return };
         let Some(quic) = lanes.quic_connection() else { return };
         let until = Instant::now() + on_thread.config.handshake;
-        match quic.connection(&on_thread, &dialed, lanes, until) {
+        let made = on_thread.caught("warm", || quic.connection(&on_thread, &dialed, lanes, until));
+        let Some(made) = made else { return does_not_come_up(&dialed, "its thread has panicked") };
+        match made {
             Ok(_) => {}
             // The control connection ended meanwhile, or the other end does not know it: that says nothing of QUIC.
             Err(refused) if matches!(refused, Refused::Lane(_)) || !dialed.is_present() => {

@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod manifests;
+mod pen;
+mod people;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

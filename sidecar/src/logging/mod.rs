@@ -2,7 +2,10 @@
 //!
 //! info: something worked that was asked for. warn: something failed and was mended. error: somebody must act.
 
-use std::io;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, Write};
+use std::panic::PanicHookInfo;
+use std::sync::Mutex;
 
 use tracing::Subscriber;
 use tracing_subscriber::filter::{ParseError, Targets};
@@ -11,7 +14,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt};
 
+use self::output::Output;
 use crate::config::{Log, LogFormat};
+
+mod output;
 
 /// Why there are no logs.
 #[derive(Debug, thiserror::Error)]
@@ -27,12 +33,47 @@ pub enum LoggingError {
 /// Filter that drops what others log at each attempt and we log once; `log.level` can bring it back.
 const QUIET: &str = "kube_client=off";
 
-/// Starts logging of the whole process to standard error.
+/// Message of the line that tells of those that were dropped.
+const DROPPED: &str = "lines of this log were dropped: nobody read standard error";
+
+/// Starts logging of the whole process to standard error, panics included.
 ///
 /// # Errors
 /// The level cannot be read, or logging was started before.
 pub fn start(log: &Log) -> Result<(), LoggingError> {
-    Ok(subscriber(log, io::stderr)?.try_init()?)
+    let notice = match log.format {
+        LogFormat::Json => notice_in_json,
+        LogFormat::Text => notice_in_text,
+    };
+    subscriber(log, Mutex::new(Output::new(io::stderr(), notice)))?.try_init()?;
+    std::panic::set_hook(Box::new(panicked));
+    Ok(())
+}
+
+/// Says to standard error why the process ends. It waits no longer for whoever reads than the log does.
+pub fn say(why: &dyn std::fmt::Display) {
+    let line = format!("tensorlane-sidecar: {why}\n");
+    // An output takes everything.
+    _ = Output::new(io::stderr(), notice_in_text).write(line.as_bytes());
+}
+
+/// Logs a panic. The hook of the standard library would write itself, and a full standard error would stop the thread
+/// before anybody knows that it panicked.
+fn panicked(panic: &PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        tracing::error!(%backtrace, "{panic}");
+    } else {
+        tracing::error!("{panic}");
+    }
+}
+
+fn notice_in_json(dropped: u64) -> String {
+    serde_json::json!({ "level": "WARN", "message": DROPPED, "lines": dropped }).to_string()
+}
+
+fn notice_in_text(dropped: u64) -> String {
+    format!("WARN {DROPPED} lines={dropped}")
 }
 
 fn subscriber<W>(log: &Log, writer: W) -> Result<impl Subscriber + Send + Sync + 'static, ParseError>
@@ -60,7 +101,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
