@@ -68,8 +68,8 @@ pub(super) struct Reader<B> {
     pub(super) party: Party,
     pub(super) cursor: B,
     pub(super) standing: Standing,
-    /// The writer has evicted it before it said that it looks at its cursor.
-    pub(super) is_evicted_early: bool,
+    /// The writer has evicted it, whether or not it was attached then.
+    pub(super) is_evicted: bool,
 }
 
 /// Progress of a reader.
@@ -307,10 +307,9 @@ impl<B: Clone, W> Table<B, W> {
         self.last += 1;
         *self.sessions.entry(party.session).or_default() += 1;
         let added = Added { reader: self.last, writer: writer.session, key: *key };
-        channel.readers.insert(
-            added.reader,
-            Reader { party, cursor, standing: Standing::Asked, is_evicted_early: false },
-        );
+        channel
+            .readers
+            .insert(added.reader, Reader { party, cursor, standing: Standing::Asked, is_evicted: false });
         self.readers.insert(added.reader, id);
         Ok(added)
     }
@@ -343,11 +342,11 @@ impl<B: Clone, W> Table<B, W> {
     /// Returns whether a reader that is attached by now was evicted before.
     pub(super) fn is_evicted_early(&self, reader: u64) -> bool {
         let reader = self.reader(reader);
-        reader.is_some_and(|reader| reader.is_evicted_early && reader.standing == Standing::Attached)
+        reader.is_some_and(|reader| reader.is_evicted && reader.standing == Standing::Attached)
     }
 
-    /// The writer evicts a reader that is attached: its cursor and the ring. None where there is nobody to evict; one that is about to be
-    /// attached is kept in mind.
+    /// The writer evicts a reader: its cursor and the ring, once. None where there is nobody to evict; one that is about to be attached
+    /// is kept in mind. One that has gone may have found out by the ring alone, before this was said.
     pub(super) fn evict(&mut self, writer: SessionId, number: u64) -> Option<(B, B)> {
         let channel = self.channels.get_mut(self.readers.get(&number)?)?;
         let is_writer = channel.writer.as_ref().is_some_and(|(party, _)| party.session == writer);
@@ -355,11 +354,12 @@ impl<B: Clone, W> Table<B, W> {
         if !channel.spec.evicts || !is_writer {
             return None;
         }
-        reader.is_evicted_early |= reader.standing == Standing::Asked;
-        if reader.standing != Standing::Attached {
-            return None;
+        let is_first = !std::mem::replace(&mut reader.is_evicted, true);
+        match reader.standing {
+            Standing::Attached => reader.standing = Standing::Evicted,
+            Standing::Gone if is_first => {}
+            _ => return None,
         }
-        reader.standing = Standing::Evicted;
         Some((reader.cursor.clone(), channel.ring.clone()))
     }
 
@@ -622,6 +622,23 @@ mod tests {
         assert_eq!(table.end_reader(READER, slow.reader, false).len(), 2);
         table.forget(WRITER, slow.reader);
         assert_eq!(table.channel(id).unwrap().readers.len(), 2);
+    }
+
+    #[test]
+    fn a_reader_that_left_because_it_was_evicted_is_evicted_once() {
+        let (mut table, id) = one();
+        let reader = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        table.ready(WRITER, reader);
+        // The ring says it before the writer's session does.
+        table.end_reader(READER, reader, false);
+        assert_eq!(table.evict(WRITER, reader), Some(("cursor", "ring")));
+        assert_eq!(table.evict(WRITER, reader), None, "once");
+        assert_eq!(table.channel(id).unwrap().readers[&reader].standing, Standing::Gone);
+        let other = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        table.ready(WRITER, other);
+        assert!(table.evict(WRITER, other).is_some());
+        table.end_reader(READER, other, false);
+        assert_eq!(table.evict(WRITER, other), None, "it was evicted before it left");
     }
 
     #[test]
