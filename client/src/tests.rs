@@ -1,6 +1,7 @@
 //! The client against the twin: what the two sides of a session owe each other.
 
 use std::collections::BTreeSet;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -233,6 +234,31 @@ fn a_dropped_reservation_is_given_up() {
     drop(reservation);
     until("it is aborted", || twin.state.lock().aborted == [id]);
     client.status().unwrap();
+}
+
+#[test]
+fn a_reservation_is_read_from_a_file_and_given_up_where_the_file_ends_before() {
+    let (twin, client) = start();
+    let bytes = bytes_of(2, 100_000);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&bytes).unwrap();
+    let mut reservation = client.reserve(&descriptor(&[90_000])).unwrap();
+    reservation.read_from(50_000, 40_000, &file, 60_000).unwrap();
+    reservation.read_from(0, 50_000, &file, 10_000).unwrap();
+    let stored = reservation.seal(&PutOptions::named("t")).unwrap();
+    assert!(acquire(&client, stored.reference()).to_vec() == bytes[10_000..]);
+
+    let mut cut = client.reserve(&descriptor(&[90_000])).unwrap();
+    let id = cut.id();
+    let mut refused = |len, at| cut.read_from(0, len, &file, at).unwrap_err().kind();
+    assert_eq!(refused(90_000, 20_000), ErrorKind::UnexpectedEof);
+    assert_eq!(refused(90_001, 0), ErrorKind::InvalidInput);
+    drop(cut);
+    until("it is aborted", || twin.state.lock().aborted == [id]);
+
+    let mut empty = client.reserve(&descriptor(&[0])).unwrap();
+    empty.read_from(0, 0, &file, 0).unwrap();
+    assert_eq!(empty.read_from(0, 1, &file, 0).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]

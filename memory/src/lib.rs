@@ -14,7 +14,7 @@
 //! - [`segment`]: memory shared by descriptor, sealed in an order that leaves no moment of weakness.
 //! - [`arena`]: a budget of bytes, segments of owners in it, blocks that return themselves.
 //! - [`inherited`]: what a dead incarnation left mapped.
-//! - [`mapping`], [`view`] and [`private`]: the client's side.
+//! - [`mapping`], [`view`] and [`private`]: the client's side. Bytes of files go to and from views without a buffer.
 //! - [`ring`]: messages of one writer for many readers.
 //! - [`passing`], [`watcher`], [`fork`], [`heap`], [`limits`], [`affinity`], [`copy`], [`rename`]: what the kernel offers, made safe.
 
@@ -39,6 +39,7 @@ pub mod watcher;
 mod accounting;
 mod block;
 mod extents;
+mod file;
 mod owned_thread;
 mod spread;
 #[cfg(test)]

@@ -305,7 +305,7 @@ class Client:
     ) -> dict[str, Reference]:
         """Puts all tensors of a safetensors file, named `name/NAME-IN-FILE` in one step, and returns their references.
 
-        The file goes into the shared memory piece by piece. `replace` gives names that are taken to the new tensors; `prune` takes
+        The file is read straight into the shared memory. `replace` gives names that are taken to the new tensors; `prune` takes
         those below `name` away that the file does not have, in the same step. What of its metadata is left out, and which names
         stay below `name`, is a warning, and with `strict` an error. A put that fails leaves nothing.
         """

@@ -24,7 +24,7 @@ pub use export::{Draft, Export, export, parent, sync_parent};
 pub use import::{Directory, LeafFile};
 
 /// Bytes that are read or written at once.
-const CHUNK_BYTES: usize = 8 << 20;
+const PIECE_BYTES: u64 = 8 << 20;
 
 /// Reason why a directory cannot be read or written as a set.
 #[derive(Debug, Error)]

@@ -1,6 +1,8 @@
 //! Reserve, seal and abort: writing a tensor where it will be read.
 
 use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,6 +125,18 @@ impl Reservation {
             Some(write) => write.copy_from(offset, from).map_err(|error| Error::invalid(error.to_string())),
             None if from.is_empty() && offset == 0 => Ok(()),
             None => Err(Error::invalid(format!("{} bytes do not fit a tensor without bytes", from.len()))),
+        }
+    }
+
+    /// Reads `len` bytes to `offset`, from those of a file that begin at `at`: straight there, without a copy between.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the file ends before, `InvalidInput` where the bytes do not fit the tensor, and those of the system.
+    pub fn read_from(&mut self, offset: u64, len: u64, file: impl AsFd, at: u64) -> io::Result<()> {
+        match &mut self.write {
+            Some(write) => write.read_from(offset, len, file, at),
+            None if len == 0 && offset == 0 => Ok(()),
+            None => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
 

@@ -161,6 +161,28 @@ fn tensors_of_any_name_type_and_size_come_back_as_they_were_and_aligned() {
 }
 
 #[test]
+fn a_tensor_of_many_pieces_comes_back_as_it_was_into_a_file_and_into_a_pipe() {
+    let desk = Desk::new();
+    // Two pieces of 8 MiB, and one of seven bytes.
+    let bytes: Vec<u8> = (0..(16_u32 << 20) + 7).map(|at| (at % 251) as u8).collect();
+    let before = file(&[("w", "U8", &[bytes.len() as u64], &bytes)], &Value::Null);
+    fs::write(desk.path("before"), &before).unwrap();
+    for (put, is_verified) in [("put before --name p", false), ("put before --name p --checksum", true)] {
+        desk.works(put);
+        let got = desk.json("get -r p --to after");
+        assert_eq!(got["tensors"][0]["verified"], is_verified, "{put}");
+        let after = fs::read(desk.path("after")).unwrap();
+        assert!(tensors(&after) == tensors(&before), "{put}: other bytes in the file");
+        // A pipe takes what has room in it: the rest is written again and again.
+        let piped = start(&desk, "get -r p --to /dev/stdout").wait_with_output().unwrap();
+        assert!(piped.status.success(), "{put}: {}", String::from_utf8_lossy(&piped.stderr));
+        assert!(piped.stdout == after, "{put}: other bytes in the pipe");
+        desk.works("rm -r p");
+    }
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
 fn names_below_one_are_those_behind_a_slash_and_no_other_that_begins_so_is_removed_or_got() {
     let desk = Desk::new();
     let keys = ["a", "a/b", "a/b/c", "a.a", "a-b", "ab", "ab/c"];

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use tensorlane_client::{AcquireOptions, Client, Description, Lease, Moved, Target, Tensor};
+use tensorlane_client::{AcquireOptions, Client, Description, Lease, Moved, Target, Tensor, View};
 use tensorlane_proto::checksum;
 use tensorlane_proto::set::SET_METADATA;
 use tensorlane_proto::{Descriptor, Failure, Metadata, Reason, Reference};
@@ -19,8 +19,8 @@ use crate::parse::{self, REFERENCE_BEGINS, TICKET_MARK};
 use crate::progress::{self, Progress};
 use crate::sink::{Plan, Sink, Wanted};
 
-/// Bytes that are copied at once.
-const CHUNK_BYTES: usize = 8 << 20;
+/// Bytes that are written or verified at once, and told by the bar.
+const PIECE_BYTES: usize = 8 << 20;
 /// Tensors acquired in one request, up to so many bytes: what comes from another peer takes room in this one's arena.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_ITEMS: usize = 256;
@@ -365,7 +365,7 @@ fn acquire<'a>(
     Ok(())
 }
 
-/// Copies a tensor into the file and verifies its checksum. Without a file and a checksum there is nothing to do: it is
+/// Writes a tensor into the file and verifies its checksum. Without a file and a checksum there is nothing to do: it is
 /// mapped. Returns whether it was verified.
 pub(crate) fn copy(
     tensor: &Tensor,
@@ -386,27 +386,47 @@ pub(crate) fn copy(
         progress.advance(total as u64, name);
         return Ok(false);
     }
-    let mut chunk = vec![0; CHUNK_BYTES.min(total)];
-    let mut crc = 0;
+    if let Some(expected) = tensor.crc32c() {
+        return verify(view, expected, name, sink, progress).map(|()| true);
+    }
     let mut at = 0;
     while at < total {
-        let part = &mut chunk[..CHUNK_BYTES.min(total - at)];
-        view.copy_range_to(at as u64, part)?;
-        if tensor.crc32c().is_some() {
-            crc = checksum::crc32c_append(crc, part);
+        let len = PIECE_BYTES.min(total - at);
+        if let Some(sink) = &mut sink {
+            sink.write_from(view, at as u64, len as u64)?;
         }
+        at += len;
+        progress.advance(len as u64, name);
+    }
+    Ok(false)
+}
+
+/// Verifies the checksum of a tensor, and writes the very bytes that were verified: those that are mapped could change between.
+fn verify(
+    view: &View,
+    expected: u32,
+    name: &str,
+    mut sink: Option<&mut Sink>,
+    progress: &mut Progress,
+) -> Result<()> {
+    let total = view.len();
+    let mut chunk = vec![0; PIECE_BYTES.min(total)];
+    let (mut crc, mut at) = (0, 0);
+    while at < total {
+        let part = &mut chunk[..PIECE_BYTES.min(total - at)];
+        view.copy_range_to(at as u64, part)?;
+        crc = checksum::crc32c_append(crc, part);
         if let Some(sink) = &mut sink {
             sink.write(part)?;
         }
         at += part.len();
         progress.advance(part.len() as u64, name);
     }
-    match tensor.crc32c() {
-        Some(expected) if expected != crc => Err(anyhow!(
-            "{name}: its bytes have the checksum {crc:08x} and not {expected:08x}; they were damaged, put it again"
-        )),
-        known => Ok(known.is_some()),
-    }
+    ensure!(
+        crc == expected,
+        "{name}: its bytes have the checksum {crc:08x} and not {expected:08x}; they were damaged, put it again"
+    );
+    Ok(())
 }
 
 fn report(

@@ -22,8 +22,8 @@ use crate::progress::Progress;
 use crate::signals::{Cleaner, Undo};
 use crate::source::Source;
 
-/// Bytes that are read from the file at once. Large enough for all cores to copy it.
-const CHUNK_BYTES: usize = 8 << 20;
+/// Bytes that are read from the file at once, and told by the bar.
+const PIECE_BYTES: u64 = 8 << 20;
 /// Small tensors are put together up to so many bytes and tensors.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ITEMS: usize = 1_024;
@@ -191,20 +191,17 @@ impl Putting<'_> {
         Ok(())
     }
 
-    /// Writes a large tensor in place, chunk by chunk.
+    /// Reads a large tensor to its place, piece by piece.
     fn large(&mut self, entry: &Entry) -> Result<()> {
         let options = self.options();
         let reserved =
             self.progress.during("waiting for room", || self.client.reserve(&self.descriptor(entry)));
         let mut reservation = self.about(entry, reserved)?;
         let total = entry.layout.bytes();
-        let mut chunk = vec![0; CHUNK_BYTES.min(usize::try_from(total).unwrap_or(CHUNK_BYTES))];
         let mut at = 0;
         while at < total {
-            let len = (total - at).min(chunk.len() as u64);
-            let part = &mut chunk[..len as usize];
-            self.source.read(part, entry.offset + at)?;
-            reservation.copy_from(at, part)?;
+            let len = PIECE_BYTES.min(total - at);
+            self.source.read_to(&mut reservation, at, len, entry.offset + at)?;
             at += len;
             self.progress.advance(len, &entry.name);
         }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 use tensorlane_client::set::directory::{parent, sync_parent};
-use tensorlane_client::{Target, rights};
+use tensorlane_client::{Target, View, rights};
 use tensorlane_memory::rename;
 use tensorlane_proto::{Layout, Metadata};
 
@@ -123,14 +123,21 @@ impl Sink {
 
     /// Writes what comes next: the tensors in their order.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|error| {
-            let path = self.path.display();
-            // Words, no cause: a reader who left is a failure here, other than one of what is printed.
-            match error.kind() {
-                ErrorKind::BrokenPipe => anyhow!("cannot write {path}: whoever read from it has gone"),
-                _ => anyhow!("cannot write {path}: {error}"),
-            }
-        })
+        self.file.write_all(bytes).map_err(|error| self.failed(&error))
+    }
+
+    /// Writes what comes next of a tensor, straight from where it lies.
+    pub(crate) fn write_from(&mut self, view: &View, offset: u64, len: u64) -> Result<()> {
+        view.write_to(offset, len, &self.file).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> anyhow::Error {
+        let path = self.path.display();
+        // Words, no cause: a reader who left is a failure here, other than one of what is printed.
+        match error.kind() {
+            ErrorKind::BrokenPipe => anyhow!("cannot write {path}: whoever read from it has gone"),
+            _ => anyhow!("cannot write {path}: {error}"),
+        }
     }
 
     /// Has the storage take all of the file, and gives it its name.

@@ -1,11 +1,12 @@
 //! The file that is put. Nothing keeps others from writing to it meanwhile, so it is looked at again after each read.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use tensorlane_client::Reservation;
 use tensorlane_client::stamp::Stamp;
 
 /// An open file, as it was when it was opened.
@@ -48,10 +49,12 @@ impl<'a> Source<'a> {
 
     /// Reads bytes from an offset.
     pub(crate) fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_exact_at(into, offset).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => self.changed("became shorter"),
-            _ => anyhow!(error).context(format!("cannot read {}", self.path.display())),
-        })
+        self.file.read_exact_at(into, offset).map_err(|error| self.failed(error))
+    }
+
+    /// Reads `len` bytes from an offset straight to their place in a tensor.
+    pub(crate) fn read_to(&self, into: &mut Reservation, at: u64, len: u64, offset: u64) -> Result<()> {
+        into.read_from(at, len, &self.file, offset).map_err(|error| self.failed(error))
     }
 
     /// Fails if what was read so far may be of two states of the file.
@@ -61,6 +64,13 @@ impl<'a> Source<'a> {
         match self.stamp.until(now.as_ref().map(Stamp::from)) {
             Some(what) => bail!(self.changed(what)),
             None => Ok(()),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> anyhow::Error {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => self.changed("became shorter"),
+            _ => anyhow!(error).context(format!("cannot read {}", self.path.display())),
         }
     }
 

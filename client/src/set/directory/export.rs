@@ -12,8 +12,7 @@ use tensorlane_proto::set::{
     LEAF_ENDING, Level, LevelEntry, Names, Node, OwnMeta, TensorMeta, Tree, file_name, names_of,
 };
 
-use super::import::chunk_len;
-use super::{DirectoryError, META, OWN, OWN_META, at};
+use super::{DirectoryError, META, OWN, OWN_META, PIECE_BYTES, at};
 use crate::rights;
 use crate::tensor::Tensor;
 
@@ -218,18 +217,13 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         let total = layout.bytes();
         // As tensordict does: a tensor without elements has no file.
         if let Some(view) = tensor.view() {
-            let mut out = File::create_new(file).map_err(at(file))?;
-            let mut chunk = vec![0; chunk_len(total)];
+            let out = File::create_new(file).map_err(at(file))?;
             let mut offset = 0;
             while offset < total {
-                let part = &mut chunk[..chunk_len(total - offset)];
-                view.copy_range_to(offset, part).map_err(|error| DirectoryError::Leaf {
-                    path: file.to_owned(),
-                    what: error.to_string(),
-                })?;
-                out.write_all(part).map_err(at(file))?;
-                offset += part.len() as u64;
-                (self.wrote)(part.len() as u64, &path.join("/"));
+                let len = PIECE_BYTES.min(total - offset);
+                view.write_to(offset, len, &out).map_err(at(file))?;
+                offset += len;
+                (self.wrote)(len, &path.join("/"));
             }
             out.sync_all().map_err(at(file))?;
         }

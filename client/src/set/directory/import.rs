@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use tensorlane_proto::set::{
 };
 use tensorlane_proto::{Descriptor, Layout};
 
-use super::{CHUNK_BYTES, DirectoryError, META, OWN, OWN_META, at};
+use super::{DirectoryError, META, OWN, OWN_META, PIECE_BYTES, at};
 use crate::client::Client;
 use crate::stamp::Stamp;
 use crate::verbs::{Item, PutOptions, Stored};
@@ -164,10 +164,10 @@ impl Directory {
             let mut read_ones = Vec::with_capacity(batch.len());
             for &index in batch {
                 let (path, leaf) = &leaves[index];
-                let mut bytes = Vec::new();
-                self.read_leaf(leaf, |_, part| {
-                    bytes.extend_from_slice(part);
-                    read(part.len() as u64, &path.join("/"));
+                let mut bytes = vec![0; leaf.layout.bytes() as usize];
+                self.read_leaf(leaf, |file, offset, len| {
+                    file.read_exact_at(&mut bytes[offset as usize..][..len as usize], offset)?;
+                    read(len, &path.join("/"));
                     Ok(())
                 })?;
                 read_ones.push((Descriptor::host(leaf.layout.clone()), bytes));
@@ -184,11 +184,11 @@ impl Directory {
         Ok(done)
     }
 
-    /// Reads the file of a tensor, chunk by chunk, from its beginning.
+    /// Has the file of a tensor read, piece by piece, from its beginning: each is an offset and a length.
     fn read_leaf(
         &self,
         leaf: &LeafFile,
-        mut take: impl FnMut(u64, &[u8]) -> Result<(), DirectoryError>,
+        mut read: impl FnMut(&File, u64, u64) -> io::Result<()>,
     ) -> Result<(), DirectoryError> {
         let Some(name) = &leaf.file else { return Ok(()) };
         let shown = self.path.join(name);
@@ -196,16 +196,14 @@ impl Directory {
         let (file, _) = open_file(&self.root, name, || shown.clone())
             .map_err(|error| if error.is_missing() { changed("was removed") } else { error })?;
         let total = leaf.layout.bytes();
-        let mut chunk = vec![0; chunk_len(total)];
         let mut offset = 0;
         while offset < total {
-            let part = &mut chunk[..chunk_len(total - offset)];
-            file.read_exact_at(part, offset).map_err(|error| match error.kind() {
+            let len = PIECE_BYTES.min(total - offset);
+            read(&file, offset, len).map_err(|error| match error.kind() {
                 ErrorKind::UnexpectedEof => changed("became shorter"),
                 _ => at(&shown)(error),
             })?;
-            take(offset, part)?;
-            offset += part.len() as u64;
+            offset += len;
         }
         // Also at once, so that nothing more is put in vain.
         self.check(name)
@@ -221,18 +219,13 @@ impl Directory {
         let failed = |source| DirectoryError::Tensor { path: path.to_owned(), source };
         let descriptor = Descriptor::host(leaf.layout.clone());
         let mut reservation = client.reserve(&descriptor).map_err(failed)?;
-        self.read_leaf(leaf, |offset, part| {
-            reservation.copy_from(offset, part).map_err(failed)?;
-            read(part.len() as u64, path);
+        self.read_leaf(leaf, |file, offset, len| {
+            reservation.read_from(offset, len, file, offset)?;
+            read(len, path);
             Ok(())
         })?;
         reservation.seal(options).map_err(failed)
     }
-}
-
-/// Bytes of the next chunk where so many are left.
-pub(super) fn chunk_len(left: u64) -> usize {
-    usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES))
 }
 
 /// A walk over the levels of one directory.
