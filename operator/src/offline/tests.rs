@@ -309,7 +309,7 @@ fn scalars_are_read_as_kubectl_reads_them_and_written_so_that_it_reads_the_same(
     }
 }
 
-/// kubectl cuts at ends of lines that are new ones, and YAML knows others.
+/// Carriage returns end lines of YAML, and kubectl cuts no stream there.
 #[test]
 fn a_stream_of_another_version_of_yaml_is_refused_as_kubectl_refuses_it() {
     let stream = |version: &str| format!("%YAML {version}\r---\rkind: Secret\r");
