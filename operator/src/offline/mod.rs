@@ -11,6 +11,7 @@
 //! here, so an API server may still say no.
 
 mod counts;
+mod dialect;
 mod fields;
 #[cfg(test)]
 mod forms_tests;

@@ -1,16 +1,16 @@
 //! A document of YAML, or of JSON, as the JSON that kubectl would send for it: anchors, merge keys and repeated keys
-//! included. It is read by a port of libyaml, of which kubectl's library is one, too. That one takes a colon at the end of a
-//! text in braces or brackets besides, such as `{emptyDir:}`; here it is refused.
+//! included. It is read by a port of libyaml, of which kubectl's library is one, too; `dialect` knows where they differ.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::Read as _;
 use std::panic;
 
-use libyaml_safer::{Encoding, EventData, Mark, Parser, ScalarStyle};
+use libyaml_safer::{Encoding, EventData, MappingStyle, Mark, Parser, ScalarStyle, SequenceStyle};
 use serde_json::{Map, Value};
 
 use super::BYTES_MAX;
-use super::scalar;
+use super::{dialect, scalar};
 
 /// The most bytes that a document may take once its aliases are followed.
 const GROWN_MAX: usize = 4 * BYTES_MAX;
@@ -59,7 +59,35 @@ pub(super) fn read(text: &str) -> Result<Document, Fault> {
 }
 
 fn read_yaml(text: &str) -> Result<Document, Fault> {
-    let mut reader = Reader::default();
+    let colon = dialect::stand_in(text);
+    let mut text = Cow::Borrowed(text);
+    let mut respelled = 0;
+    loop {
+        let error = match read_once(&text, colon) {
+            Ok(document) => return Ok(document),
+            Err(Halt::Ours(fault)) => return Err(fault),
+            Err(Halt::Parsers(error)) => error,
+        };
+        let next = dialect::respelled(&text, &error, colon);
+        let Some(next) = next.filter(|_| respelled < dialect::RESPELLED_MAX) else {
+            return Err(fault(&error));
+        };
+        text = Cow::Owned(next);
+        respelled += 1;
+    }
+}
+
+/// Place at which a reading stopped.
+enum Halt {
+    /// The parser does not know the form.
+    Parsers(libyaml_safer::Error),
+    /// The parser took it, and it is refused here.
+    Ours(Fault),
+}
+
+/// Reads the text as the parser does. `colon`: the letter that stands for colons of plain texts.
+fn read_once(text: &str, colon: Option<char>) -> Result<Document, Halt> {
+    let mut reader = Reader { colon, ..Reader::default() };
     // kubectl ends each line, and so the last one.
     let end = if text.ends_with('\n') { "" } else { "\n" };
     let mut parser = Parser::new();
@@ -67,10 +95,15 @@ fn read_yaml(text: &str) -> Result<Document, Fault> {
     parser.set_input(text.as_bytes().chain(end.as_bytes()));
     let mut is_read = false;
     while !is_read {
-        let event = parser.parse().map_err(|error| fault(&error))?;
+        let event = parser.parse().map_err(Halt::Parsers)?;
         is_read = matches!(event.data, EventData::DocumentEnd { .. } | EventData::StreamEnd);
         let line = line_of(event.start_mark);
-        reader.take(event.data).map_err(|text| Fault { line, text })?;
+        let written = between(text, event.start_mark, event.end_mark);
+        let taken = match dialect::refusal(&event.data, written, reader.is_in_flow()) {
+            Some(refusal) => Err(refusal.to_owned()),
+            None => reader.take(event.data),
+        };
+        taken.map_err(|text| Halt::Ours(Fault { line, text }))?;
     }
     // Behind its end nothing is read: what stands there, whether it is YAML or not, is lost to kubectl.
     let more = !matches!(parser.parse().map(|event| event.data), Ok(EventData::StreamEnd));
@@ -96,11 +129,19 @@ fn line_of(mark: Mark) -> usize {
     usize::try_from(mark.line).unwrap_or(usize::MAX).saturating_add(1)
 }
 
+/// Text between two marks.
+fn between(text: &str, start: Mark, end: Mark) -> &str {
+    let at = |mark: Mark| usize::try_from(mark.index).unwrap_or(usize::MAX);
+    text.get(at(start)..at(end)).unwrap_or_default()
+}
+
 /// A value, and the bytes that it costs.
 type Costed = (Value, usize);
 
 #[derive(Default)]
 struct Reader {
+    /// Letter that stands for a colon in plain texts.
+    colon: Option<char>,
     open: Vec<Open>,
     anchors: HashMap<String, Costed>,
     grown: usize,
@@ -111,6 +152,8 @@ struct Reader {
 /// A list or a map whose end has not come.
 struct Open {
     anchor: Option<String>,
+    /// Set if it stands in braces or brackets.
+    is_flow: bool,
     cost: usize,
     of: Of,
 }
@@ -130,6 +173,7 @@ impl Reader {
     fn take(&mut self, event: EventData) -> Result<(), String> {
         match event {
             EventData::Scalar { anchor, tag, value, plain_implicit, style, .. } => {
+                let value = self.with_colons(value, style);
                 let is_plain = style == ScalarStyle::Plain && plain_implicit;
                 let merges = is_plain && tag.is_none() && value == "<<";
                 let cost = VALUE_BYTES + value.len();
@@ -146,12 +190,15 @@ impl Reader {
                 });
                 self.complete(value?, None, false)
             }
-            EventData::SequenceStart { anchor, .. } => self.begin(anchor, Of::List(Vec::new())),
-            EventData::MappingStart { anchor, .. } => {
-                self.begin(anchor, Of::Map { entries: Map::new(), key: None })
+            EventData::SequenceStart { anchor, style, .. } => {
+                self.begin(anchor, style == SequenceStyle::Flow, Of::List(Vec::new()))
+            }
+            EventData::MappingStart { anchor, style, .. } => {
+                let of = Of::Map { entries: Map::new(), key: None };
+                self.begin(anchor, style == MappingStyle::Flow, of)
             }
             EventData::SequenceEnd | EventData::MappingEnd => {
-                let Some(Open { anchor, cost, of }) = self.open.pop() else { return Ok(()) };
+                let Some(Open { anchor, cost, of, .. }) = self.open.pop() else { return Ok(()) };
                 let value = match of {
                     Of::List(items) => Value::Array(items),
                     Of::Map { entries, .. } => Value::Object(entries),
@@ -164,13 +211,26 @@ impl Reader {
         }
     }
 
-    fn begin(&mut self, anchor: Option<String>, of: Of) -> Result<(), String> {
+    /// Returns whether what comes next stands in braces or brackets.
+    fn is_in_flow(&self) -> bool {
+        self.open.last().is_some_and(|open| open.is_flow)
+    }
+
+    /// A text with its colons.
+    fn with_colons(&self, value: String, style: ScalarStyle) -> String {
+        match self.colon {
+            Some(colon) if style == ScalarStyle::Plain && value.contains(colon) => value.replace(colon, ":"),
+            _ => value,
+        }
+    }
+
+    fn begin(&mut self, anchor: Option<String>, is_flow: bool, of: Of) -> Result<(), String> {
         if self.open.len() == DEPTH_MAX {
             return Err(format!("there are more than {DEPTH_MAX} levels: make it flatter"));
         }
         // From here on the name is this value's, which is not whole yet.
         anchor.iter().for_each(|anchor| drop(self.anchors.remove(anchor)));
-        self.open.push(Open { anchor, cost: 0, of });
+        self.open.push(Open { anchor, is_flow, cost: 0, of });
         Ok(())
     }
 

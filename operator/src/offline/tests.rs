@@ -147,6 +147,11 @@ const FORMS_READ_BY_KUBECTL: &[(&str, &str)] = &[
     ("a: |\n  x", r#"{"a":"x\n"}"#),
     ("a: >-\n  x\n  y", r#"{"a":"x y"}"#),
     ("\u{ff41}: 1\n", "{\"\u{ff41}\":1}"),
+    ("a: \"it\\'s\"\nb: 'it\\'\n", r#"{"a":"it's","b":"it\\"}"#),
+    ("a: {emptyDir:}\n", r#"{"a":{"emptyDir:":null}}"#),
+    ("a: [x:, \"\\'\", y:]\nb: \u{e000}\n", "{\"a\":[\"x:\",\"'\",\"y:\"],\"b\":\"\u{e000}\"}"),
+    ("a: what?\nb: ?c\n", r#"{"a":"what?","b":"?c"}"#),
+    ("%YAML 1.1\n---\na: 1\n", r#"{"a":1}"#),
 ];
 
 #[test]
@@ -162,7 +167,14 @@ fn documents_are_read_in_every_form_that_kubectl_reads() {
         ("\ta: 1\n", "cannot start any token"),
         ("a: \"b\\", "unexpected end of stream"),
         ("a: [!!str, b]\n", "the parser gave up"),
-        ("a: {emptyDir:}\n", "found unexpected ':' before a comma, brace or bracket: put a space behind it"),
+        (
+            "a: {emptyDir:{}}\n",
+            "found unexpected ':' before a comma, brace or bracket: put a space behind it",
+        ),
+        ("a: \"x\\/y\"\n", "a slash stands without a backslash before it"),
+        ("a: \"x\\q\"\n", "found unknown escape character"),
+        ("a: [http://x/?y=z]\n", "no ? in a text within braces or brackets"),
+        ("%YAML 1.2\n---\na: 1\n", "names another version than 1.1"),
     ] {
         let refused = reading::read(yaml).unwrap_err();
         assert!(refused.text.contains(fault) && refused.line <= 2, "{refused:?}");
@@ -295,6 +307,24 @@ fn scalars_are_read_as_kubectl_reads_them_and_written_so_that_it_reads_the_same(
         assert!(fault.text.starts_with(why), "{refused}: {fault:?}");
         assert_eq!(fault.line, 1, "{refused}");
     }
+}
+
+/// Carriage returns end lines of YAML, and kubectl cuts no stream there.
+#[test]
+fn a_stream_of_another_version_of_yaml_is_refused_as_kubectl_refuses_it() {
+    let stream = |version: &str| format!("%YAML {version}\r---\rkind: Secret\r");
+    assert_eq!(injected(&stream("1.1")).yaml, stream("1.1"));
+    let refused = inject(&stream("1.2"), "ml", &Defaults::default()).unwrap_err().to_string();
+    assert!(refused.contains("names another version than 1.1"), "{refused}");
+}
+
+#[test]
+fn forms_that_the_parser_does_not_know_are_spelled_anew_so_many_times() {
+    let quotes = |count: usize| reading::read(&format!("a: \"{}\"\n", "\\'".repeat(count)));
+    let read = quotes(dialect::RESPELLED_MAX).map_err(|fault| fault.text).unwrap().value;
+    assert_eq!(read["a"], "'".repeat(dialect::RESPELLED_MAX));
+    let refused = quotes(dialect::RESPELLED_MAX + 1).unwrap_err();
+    assert!(refused.text.contains("unknown escape character"), "{refused:?}");
 }
 
 #[test]

@@ -40,3 +40,4 @@ mod server;
 mod skipped;
 mod tokens;
 mod training;
+mod tried;

@@ -24,6 +24,7 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     let operator_token = install(&admin, &mut server, port, &[]).await;
     let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
     injects(&admin, &asking).await;
+    crate::tried::pods_that_are_tried_leave_no_peer_and_no_exchange(&admin).await;
 
     crate::renewal::the_next_authority_is_added_and_the_one_before_stays(&admin).await;
     a_pod_is_injected_and_its_peer_is_kept(&admin, &asking).await;
@@ -33,6 +34,7 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     crate::namesake::the_token_of_a_pod_that_is_gone_writes_nothing_of_its_namesake(&server, &admin, &asking)
         .await;
     refusals_reach_their_owner(&admin).await;
+    crate::tried::what_was_tried_has_no_event(&admin).await;
     crate::exchanges::an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(&admin).await;
     crate::exchanges::an_exchange_with_members_takes_no_other_pod(&admin).await;
     crate::guard::a_weakened_policy_is_told_until_it_is_put_back(&admin, port).await;

@@ -222,6 +222,8 @@ fn double_quoted(text: &str, dice: &mut Dice, breaks: Option<usize>) -> String {
     for letter in text.chars() {
         match letter {
             '"' | '\\' => out.extend(['\\', letter]),
+            // kubectl takes that, too.
+            '\'' if dice.one_in(2) => out += "\\'",
             '\n' => out += "\\n",
             '\t' => out += "\\t",
             letter if letter < ' ' => out += &format!("\\x{:02x}", u32::from(letter)),

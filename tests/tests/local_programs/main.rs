@@ -7,3 +7,4 @@ mod peers;
 mod routes;
 mod sets;
 mod sidecar;
+mod words;

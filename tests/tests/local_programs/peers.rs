@@ -100,6 +100,30 @@ fn a_peer_that_the_peers_file_lacks_is_told_so_with_its_line_and_so_are_those_th
 }
 
 #[test]
+fn a_name_that_is_none_is_told_with_what_is_below_it_at_another_peer() {
+    let pair = Pair::new([9437, 9438], ("exchange", "default"));
+    pair.list(&[&pair.a, &pair.z]);
+    let (a, z) = (pair.a.sockets(), pair.z.sockets());
+    let header = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let file = pair.folder.path().join("model.safetensors");
+    std::fs::write(&file, [&(header.len() as u64).to_le_bytes()[..], header, b"x"].concat()).unwrap();
+    says(&a, &["put", file.to_str().unwrap(), "--name", "v"], 0, &[]);
+    let below = "nothing is named v, but v/w is at a: get --peer a v/w gets it, and get -r beside a, with";
+    for words in [&["get", "v"][..], &["get", "--peer", "a", "v"], &["describe", "v"]] {
+        says(&z, words, 1, &["NOT_FOUND", below]);
+    }
+    says(&z, &["get", "--peer", "a", "v/w"], 0, &[]);
+    // Of names of its own a peer tells first.
+    says(
+        &a,
+        &["get", "v"],
+        1,
+        &["nothing is named v, but v/w is; get and rm take all that is below v with -r"],
+    );
+    says(&a, &["rm", "-r", "v"], 0, &[]);
+}
+
+#[test]
 fn peers_of_two_exchanges_are_told_both_and_that_the_setting_must_be_alike() {
     let pair = Pair::new([9433, 9434], ("exchange", "ml"));
     pair.list(&[&pair.a, &pair.z]);

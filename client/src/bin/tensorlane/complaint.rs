@@ -44,17 +44,25 @@ pub(crate) fn note(what: &str, format: Format) {
     let _ = writeln!(io::stderr(), "{told}");
 }
 
-/// Says how the command was called wrongly, where `words`, which it was called with, ask for JSON. Else it is clap's to say.
+/// Says how the command was called wrongly, where `words`, which it was called with, ask for JSON or hold control characters. Else
+/// it is clap's to say.
 pub(crate) fn misuse<'a>(error: &clap::Error, words: impl IntoIterator<Item = &'a OsStr>) -> Option<String> {
-    (error.use_stderr() && ask_for_json(words)).then(|| {
-        let whole = error.render().to_string();
-        let told = whole.split("\n\nUsage:").next().unwrap_or(&whole);
-        let told = told.split("\n\nFor more information").next().unwrap_or(told);
-        let told = told.strip_prefix("error: ").unwrap_or(told);
-        // Of several lines, as of values that are possible, one.
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        parts(Some(Code::InvalidArgument), None, &told, &json!({}), None).to_string()
-    })
+    if !error.use_stderr() {
+        return None;
+    }
+    let words: Vec<&OsStr> = words.into_iter().collect();
+    let whole = error.render().to_string();
+    if !ask_for_json(words.iter().copied()) {
+        // clap shows a terminal the words as they are, and a shell makes words of the names of files.
+        let is_odd = |word: &OsStr| word.to_string_lossy().chars().any(char::is_control);
+        return words.into_iter().any(is_odd).then(|| printable(whole.trim_end()).into_owned());
+    }
+    let told = whole.split("\n\nUsage:").next().unwrap_or(&whole);
+    let told = told.split("\n\nFor more information").next().unwrap_or(told);
+    let told = told.strip_prefix("error: ").unwrap_or(told);
+    // Of several lines, as of values that are possible, one.
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(parts(Some(Code::InvalidArgument), None, &told, &json!({}), None).to_string())
 }
 
 /// Returns whether words of a command line that cannot be read ask for JSON.
@@ -268,5 +276,11 @@ mod tests {
         for line in ["t get", "t -o text get", "t -o json --help"] {
             assert_eq!(misused(line), None, "{line}");
         }
+        // Words that would move the cursor are never shown as they are.
+        let told = misused("t put a b\u{1b}[31m\u{7}\u{9b}").unwrap();
+        assert!(
+            told.contains("unexpected argument") && !told.contains(['\u{1b}', '\u{7}', '\u{9b}']),
+            "{told:?}"
+        );
     }
 }

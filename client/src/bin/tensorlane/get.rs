@@ -163,9 +163,8 @@ fn leased(client: &Client, args: &Get, names: &[&str], held: &mut Vec<Tensor>) -
 fn lookup(client: &Client, args: &Get, names: &[&str]) -> Result<Vec<Description>> {
     let found =
         progress::during("waiting for the names", || args.waiting.lookup(client, names, args.peer.as_ref()))?;
-    let about = |(name, found): (&&str, tensorlane_client::Result<Description>)| match args.peer {
-        None => list::about(client, name, found),
-        Some(_) => complaint::about(name, found),
+    let about = |(name, found): (&&str, tensorlane_client::Result<Description>)| {
+        list::about_anywhere(&args.waiting.rest(client), name, args.peer.as_ref(), found)
     };
     names.iter().zip(found).map(about).collect()
 }

@@ -29,7 +29,7 @@ pub(crate) fn describe(client: &Client, output: &Output, args: &Describe) -> Res
         found.push(match target {
             Target::Name { .. } => {
                 let (name, description) = named.next().context("the sidecar gave no result")?;
-                list::about(client, name, description)?
+                list::about_anywhere(&args.waiting.rest(client), name, None, description)?
             }
             Target::Reference(reference) => {
                 complaint::about(&reference.encode(), args.waiting.rest(client).describe(reference))?

@@ -1,10 +1,13 @@
 //! `tensorlane ls` and `tensorlane rm`: the names of this peer.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 use serde_json::json;
-use tensorlane_client::{Client, Error, Listed};
-use tensorlane_proto::Reason;
+use tensorlane_client::channel::Timeout;
+use tensorlane_client::{Client, Error, Listed, WatchKind, WatchOptions};
 use tensorlane_proto::set::SET_METADATA;
+use tensorlane_proto::{PeerName, Reason};
 
 use crate::args::{Ls, Rm};
 use crate::complaint;
@@ -12,6 +15,11 @@ use crate::output::{self, Output, even_unread};
 
 /// Names taken away in one call.
 const BATCH_ITEMS: usize = 4_096;
+
+/// The most peers that are asked for what is below a name that nobody has, and the time for all of them: it is for a better message
+/// alone.
+const GLANCES_MAX: usize = 8;
+const GLANCE: Duration = Duration::from_secs(2);
 
 /// The names at and below a prefix, as a path is meant: `a` has `a` and `a/b` below it, and not `ab`.
 pub(crate) fn below(
@@ -44,19 +52,67 @@ pub(crate) fn nothing_below(client: &Client, prefix: &str) -> String {
 
 /// The result of a call about a name of this peer; where nothing is named so, with a name below it if there is one.
 pub(crate) fn about<T>(client: &Client, name: &str, result: tensorlane_client::Result<T>) -> Result<T> {
-    let result = match result {
+    complaint::about(name, told(result, || below_here(client, name)))
+}
+
+/// The result of a call about a name of `peer`, or of any peer; where nothing is named so, with a name below it if there is one.
+pub(crate) fn about_anywhere<T>(
+    client: &Client,
+    name: &str,
+    peer: Option<&PeerName>,
+    result: tensorlane_client::Result<T>,
+) -> Result<T> {
+    let below = || match peer {
+        Some(peer) => below_at(client, name, peer, GLANCE.min(client.deadline())),
+        None => below_here(client, name).or_else(|| below_elsewhere(client, name)),
+    };
+    complaint::about(name, told(result, below))
+}
+
+/// The result, with this message where nothing is named so.
+fn told<T>(
+    result: tensorlane_client::Result<T>,
+    message: impl FnOnce() -> Option<String>,
+) -> tensorlane_client::Result<T> {
+    match result {
         Err(Error::Refused(mut failure)) if failure.reason == Reason::NotFound => {
-            if let Some(Ok(listed)) = client.list(&format!("{name}/")).next() {
-                let below = listed.name;
-                failure.message = format!(
-                    "nothing is named {name}, but {below} is; get and rm take all that is below {name} with -r"
-                );
+            if let Some(message) = message() {
+                failure.message = message;
             }
             Err(Error::Refused(failure))
         }
         other => other,
-    };
-    complaint::about(name, result)
+    }
+}
+
+/// Message with a name of this peer that is below one which is none.
+fn below_here(client: &Client, name: &str) -> Option<String> {
+    let listed = client.list(&format!("{name}/")).next()?.ok()?;
+    let below = listed.name;
+    Some(format!("nothing is named {name}, but {below} is; get and rm take all that is below {name} with -r"))
+}
+
+/// Message with a name of a peer that is below one which is none there.
+fn below_at(client: &Client, name: &str, peer: &PeerName, time: Duration) -> Option<String> {
+    let mut watch = client.watch(&format!("{name}/"), WatchOptions::new().peer(peer.clone()));
+    let event = watch.next(Timeout::After(time)).ok()?;
+    let below = (event.kind == WatchKind::Present).then_some(event.name)?;
+    Some(format!(
+        "nothing is named {name}, but {below} is at {peer}: get --peer {peer} {below} gets it, and get -r beside {peer}, with \
+         --sockets, all that is below {name}"
+    ))
+}
+
+/// Message with a name of a connected peer that is below one which nobody has. Some are asked, one after the other.
+fn below_elsewhere(client: &Client, name: &str) -> Option<String> {
+    let until = Instant::now() + GLANCE.min(client.deadline());
+    let peers = client.peers().ok()?;
+    let connected = peers.iter().filter(|peer| peer.state == "connected");
+    let names = connected.filter_map(|peer| peer.name.parse::<PeerName>().ok());
+    names.take(GLANCES_MAX).find_map(|peer| {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() { None } else { below_at(client, name, &peer, left) }
+    })
 }
 
 pub(crate) fn ls(client: &Client, output: &Output, args: &Ls) -> Result<()> {
