@@ -7,10 +7,11 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{
-    AttachedReaders, Attachment, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Policy,
-    Read, ReadOptions, ReaderCloser, Timeout, policy_of,
+    AttachedReaders, Attachment, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Placed,
+    Policy, Read, ReadOptions, ReaderCloser, Timeout, policy_of,
 };
 use tensorlane_client::{Cancel, Client, Error, Result};
+use tensorlane_proto::Incarnation;
 
 use crate::client::{called, seconds};
 use crate::errors;
@@ -27,6 +28,9 @@ pub(crate) struct Dense(PyBuffer<u8>, String, Vec<u64>, Vec<(String, String)>);
 #[derive(FromPyObject)]
 pub(crate) struct Seconds(Option<f64>);
 
+/// Objects of the messages that lie in a ring, by their sequences, and the one that is written.
+type Kept = (Py<PyDict>, Py<PyAny>);
+
 /// The only writer of a channel.
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct Writer {
@@ -34,6 +38,7 @@ pub(crate) struct Writer {
     /// Ends a write that waits.
     cancel: Cancel,
     attached: AttachedReaders,
+    channel: (String, u64),
     /// Set if the channel is finished when it is closed.
     finishes: AtomicBool,
 }
@@ -113,6 +118,8 @@ impl<T> OneAtATime<T> {
 pub(crate) struct Reader {
     end: OneAtATime<ChannelReader>,
     closer: ReaderCloser,
+    /// Channel that it was attached to first; none of another peer.
+    channel: Option<(String, u64)>,
     /// Result of the last attach. Locked by threads that have the interpreter's lock only, and so by no other thread in the instant of a
     /// fork.
     attached: Mutex<Attachment>,
@@ -130,15 +137,34 @@ pub(crate) fn policy(name: &str) -> Result<Policy> {
 pub(crate) fn writer(client: &Client, spec: &ChannelSpec) -> Result<Writer> {
     let cancel = Cancel::new();
     let writer = client.with_cancel(cancel.clone()).channel_writer(spec)?;
-    let attached = writer.attached();
-    Ok(Writer { end: OneAtATime::new(writer, closed), cancel, attached, finishes: AtomicBool::new(false) })
+    let (attached, channel) = (writer.attached(), told(writer.channel()));
+    let finishes = AtomicBool::new(false);
+    Ok(Writer { end: OneAtATime::new(writer, closed), cancel, attached, channel, finishes })
 }
 
 /// Attaches to a channel.
 pub(crate) fn reader(client: &Client, name: &str, options: &ReadOptions) -> Result<Reader> {
     let reader = client.channel_reader(name, options)?;
-    let attached = Mutex::new(reader.attached().clone());
-    Ok(Reader { closer: reader.closer(), end: OneAtATime::new(reader, closed), attached })
+    let (attached, channel) = (Mutex::new(reader.attached().clone()), reader.channel().map(told));
+    Ok(Reader { closer: reader.closer(), end: OneAtATime::new(reader, closed), channel, attached })
+}
+
+/// Incarnation of a sidecar and number of a channel there, for Python.
+fn told((incarnation, number): (Incarnation, u64)) -> (String, u64) {
+    (incarnation.to_string(), number)
+}
+
+/// Puts the object of a message in the place of the one that lay in its slot.
+fn keep(kept: Option<&Kept>, placed: Placed) {
+    let Some((objects, value)) = kept else { return };
+    // Without an entry, for want of memory, the message is read from the ring. An interpreter that ends has no reader.
+    Python::try_attach(|py| {
+        let objects = objects.bind(py);
+        if let Some(before) = placed.replaces {
+            let _ = objects.del_item(before);
+        }
+        let _ = objects.set_item(placed.sequence, value.bind(py));
+    });
 }
 
 /// Channels as dicts of plain values.
@@ -181,8 +207,15 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
 
 #[pymethods]
 impl Writer {
-    /// Writes a message of parts: its sequence, and how many readers it is for.
-    fn write(&self, py: Python<'_>, parts: Vec<Dense>, timeout: Seconds) -> PyResult<(u64, u32, bool)> {
+    /// Writes a message of parts: its sequence, and how many readers it is for. With `kept`, its object is there before a reader sees it.
+    #[pyo3(signature = (parts, timeout, kept=None))]
+    fn write(
+        &self,
+        py: Python<'_>,
+        parts: Vec<Dense>,
+        timeout: Seconds,
+        kept: Option<Kept>,
+    ) -> PyResult<(u64, u32, bool)> {
         let timeout = timeout.timeout(py)?;
         let mut buffers = Vec::with_capacity(parts.len());
         let mut described = Vec::with_capacity(parts.len());
@@ -196,22 +229,27 @@ impl Writer {
                 .zip(bytes)
                 .map(|(descriptor, bytes)| Part::tensor(descriptor, bytes))
                 .collect();
-            self.with(|writer| writer.write(&parts, timeout))
+            self.with(|writer| writer.write_placed(&parts, timeout, |placed| keep(kept.as_ref(), placed)))
         })?;
         let written = written.map_err(|error| errors::raise(py, &error))?;
         Ok((written.sequence, written.readers, written.dropped))
     }
 
-    /// Writes a message of plain bytes.
+    /// Writes a message of plain bytes, as `write` does.
+    #[pyo3(signature = (bytes, timeout, kept=None))]
     fn write_bytes(
         &self,
         py: Python<'_>,
         bytes: PyBuffer<u8>,
         timeout: Seconds,
+        kept: Option<Kept>,
     ) -> PyResult<(u64, u32, bool)> {
         let timeout = timeout.timeout(py)?;
         let written = with_bytes(py, &[bytes], |bytes| {
-            self.with(|writer| writer.write_bytes(bytes.first().copied().unwrap_or_default(), timeout))
+            let bytes = bytes.first().copied().unwrap_or_default();
+            self.with(|writer| {
+                writer.write_bytes_placed(bytes, timeout, |placed| keep(kept.as_ref(), placed))
+            })
         })?;
         let written = written.map_err(|error| errors::raise(py, &error))?;
         Ok((written.sequence, written.readers, written.dropped))
@@ -222,6 +260,12 @@ impl Writer {
         let evict = || called(|| self.attached.evict(reader));
         let evicted = py.detach(|| self.end.check().and_then(|()| evict()));
         evicted.map_err(|error| errors::raise(py, &error))
+    }
+
+    /// Incarnation of the sidecar that has the channel, and its number there.
+    #[getter]
+    fn channel(&self) -> (String, u64) {
+        self.channel.clone()
     }
 
     /// Number of readers that are attached.
@@ -257,6 +301,12 @@ impl Writer {
 
 #[pymethods]
 impl Reader {
+    /// Incarnation of the sidecar and number of the channel there, of the first attach; none of another peer's.
+    #[getter]
+    fn channel(&self) -> Option<(String, u64)> {
+        self.channel.clone()
+    }
+
     #[getter]
     fn first(&self) -> u64 {
         self.attached.lock().first

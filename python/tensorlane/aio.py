@@ -168,6 +168,7 @@ class AsyncClient:
         readers: Sequence[str] | None = None,
         evictable: bool = False,
         evict_after: float | None = None,
+        same_object: bool = False,
     ) -> AsyncChannelWriter:
         """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
         make = functools.partial(
@@ -183,6 +184,7 @@ class AsyncClient:
             readers=readers,
             evictable=evictable,
             evict_after=evict_after,
+            same_object=same_object,
         )
         return AsyncChannelWriter(self, await self._run("short", None, make))
 
@@ -196,10 +198,13 @@ class AsyncClient:
         pickle: bool = False,
         follow: bool = False,
         require: str = "",
+        same_object: bool = False,
     ) -> AsyncChannelReader:
         """Attaches to a channel, as `tensorlane.Client.channel_reader` does."""
         attach = self._client.channel_reader
-        make = functools.partial(attach, name, oldest=oldest, hold=hold, pickle=pickle, follow=follow, require=require)
+        make = functools.partial(
+            attach, name, oldest=oldest, hold=hold, pickle=pickle, follow=follow, require=require, same_object=same_object
+        )
         cancel = Cancel()
         return AsyncChannelReader(self, await self._run("get", cancel, functools.partial(_in_steps, make, wait, cancel)))
 

@@ -292,7 +292,7 @@ class AsyncChannelReader(_End):
 
     @property
     def route(self) -> str:
-        """The way of the messages: `local` is a map of the writer's own memory."""
+        """The way of the messages: `process` gives the very objects that were written, `local` is a map of the writer's own memory."""
         return self._end.route
 
     @property

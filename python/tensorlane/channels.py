@@ -13,6 +13,7 @@ import numpy as np
 from . import arrays, opaque, sizes, trees
 from ._tensorlane import Cancel, Reader, Writer
 from .errors import Error, Invalid, Timeout, Unavailable
+from .objects import Objects
 from .tensor import Tensor
 
 _KIND = "tensorlane.value"
@@ -28,6 +29,9 @@ _Parts = list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]
 
 _Layout = list[tuple[str, tuple[int, ...]]]
 
+_ABSENT: Any = object()
+"""Object of a message of which none is kept."""
+
 Value = Any
 """Bytes, an array, or any tree of dicts, lists and tuples of None, bool, int, float, str, bytes and arrays."""
 
@@ -35,9 +39,22 @@ Value = Any
 class ChannelWriter:
     """The only writer of a channel. Leaving a `with` without an exception finishes it; else readers see that it was lost."""
 
-    def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False, fixed: bool = False):
+    def __init__(
+        self,
+        name: str,
+        core: Writer,
+        *,
+        slot_bytes: int,
+        pickle: bool = False,
+        fixed: bool = False,
+        objects: Objects | None = None,
+    ):
         self.name, self._core, self._slot_bytes, self._pickle = name, core, slot_bytes, pickle
         self._dropped, self._is_fixed = 0, fixed
+        # Objects of the messages in the ring, until it is closed: readers that drain have them, too.
+        self._objects = objects
+        if objects is not None:
+            objects.channel = core.channel
         # Types and shapes of the arrays of the first message, once it was written.
         self._layout: _Layout | None = None
 
@@ -47,15 +64,19 @@ class ChannelWriter:
         Where the policy is "block", it waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
         `math.inf` for ever. The error BLOCKED_BY names the reader. What cannot be sent is an `Unsupported`, a TypeError, with the
         path of each culprit: `value['a'][3]`. More than 4 MiB beside the arrays of a nested value is TOO_LARGE. Nothing was written then.
+
+        With `same_object`, it is kept as it is, besides, for readers of this process that say so, too: do not change it any more.
         """
+        objects = self._objects
+        kept = None if objects is None else (objects.kept, value)
         if isinstance(value, (bytes, bytearray, memoryview)):
             dense, timeout = arrays.bytes_of(memoryview(value)), sizes.seconds("timeout", timeout)
             self._check([])
-            return self._wrote(self._core.write_bytes(dense, timeout), [])
+            return self._wrote(self._core.write_bytes(dense, timeout, kept), [])
         timeout, parts = sizes.seconds("timeout", timeout), _parts(value, self._pickle, self._slot_bytes)
         layout = [(dtype, shape) for _, dtype, shape, words in parts if (_KIND, "tree") not in words] if self._is_fixed else []
         self._check(layout)
-        return self._wrote(self._core.write(parts, timeout), layout)
+        return self._wrote(self._core.write(parts, timeout, kept), layout)
 
     def _check(self, layout: _Layout) -> None:
         """Raises where a layout was fixed, and this is another one."""
@@ -90,17 +111,21 @@ class ChannelWriter:
 
     def finish(self) -> None:
         """Says that no message comes any more: readers take what is there, and end."""
-        self._core.close(True)
+        self._end(True)
 
     def close(self) -> None:
         """Lets the channel go without finishing it: readers take what is there, and are told that the writer was lost."""
-        self._core.close(False)
+        self._end(False)
+
+    def _end(self, finishes: bool) -> None:
+        self._core.close(finishes)
+        self._objects = None
 
     def __enter__(self) -> ChannelWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._core.close(kind is None)
+        self._end(kind is None)
 
     def __reduce__(self) -> Any:
         raise TypeError("a channel's writer stays in its process; pass the channel's name")
@@ -129,17 +154,21 @@ class Message:
         dropped: int = 0,
         epoch: int = 0,
         pickle: bool = False,
+        kept: Any = _ABSENT,
     ):
         self.sequence, self._plain, self._tensors, self._channel, self._pickle = sequence, plain, tensors, channel, pickle
-        self.dropped, self.epoch = dropped, epoch
+        self.dropped, self.epoch, self._kept = dropped, epoch, kept
 
     @property
     def value(self) -> Value:
         """Value as it was written, with a `tensorlane.Tensor` for each array: no array is copied, and what is plain is made anew.
+        For a reader whose route is `process`, it is the very object that was written, and stays when the message is released.
 
         Raises `Unsupported` for an object that was pickled, where this reader does not unpickle, and MESSAGE_DAMAGED for what no
         writer writes. The reader goes on with the next message.
         """
+        if self._kept is not _ABSENT:
+            return self._kept
         if self._plain:
             return self._tensors[0].tobytes()
         kind = self._tensors[0].metadata.get(_KIND)
@@ -219,9 +248,13 @@ class ChannelReader:
     In a channel that drops, a slow reader misses messages: `Message.dropped` says how many just before, `dropped` how many in all.
     """
 
-    def __init__(self, name: str, core: Reader, *, deadline: float, pickle: bool = False):
+    def __init__(
+        self, name: str, core: Reader, *, deadline: float, pickle: bool = False, objects: Sequence[Objects] = ()
+    ):
         self.name, self.deadline, self._core, self._pickle = name, deadline, core, pickle
         self._dropped = self._told = self._epoch = 0
+        # Those of its channel are among them, if its writer is in this process and keeps some. Until all was read.
+        self._objects, self._is_same = objects, False
 
     @property
     def policy(self) -> str:
@@ -253,8 +286,10 @@ class ChannelReader:
 
     @property
     def route(self) -> str:
-        """The way of the messages: `local` is a map of the writer's own memory, `tcp` brings them from another peer."""
-        return self._core.route
+        """The way of the messages: `process` gives the very objects that were written in this process, `local` is a map of the writer's own
+        memory, `tcp` brings them from another peer."""
+        self._kept()
+        return "process" if self._is_same else self._core.route
 
     @property
     def peer(self) -> str:
@@ -290,6 +325,8 @@ class ChannelReader:
                 # What the next channel had before it was found is missed, as a gap is.
                 self._dropped += self._core.missed
             got = self._core.read(max(0.0, until - time.monotonic()), cancel)
+        if isinstance(got, str):
+            self._objects = ()
         if got == "finished":
             return None
         if got == "cut":
@@ -300,7 +337,16 @@ class ChannelReader:
         dropped, self._told = self._dropped - self._told, self._dropped
         tensors = [Tensor(one) for one in acquired]
         told = {"dropped": dropped, "epoch": self._epoch}
-        return Message(sequence, plain, tensors, channel=self.name, pickle=self._pickle, **told)
+        kept = self._kept().get(sequence, _ABSENT)
+        return Message(sequence, plain, tensors, channel=self.name, pickle=self._pickle, kept=kept, **told)
+
+    def _kept(self) -> Mapping[int, Any]:
+        """Objects of messages that lie in the ring, by their sequences; none where the writer keeps none for this reader."""
+        for objects in self._objects:
+            if objects.channel == self._core.channel:
+                self._is_same = True
+                return objects.kept
+        return {}
 
     def _wake(self) -> None:
         self._core.wake()
@@ -315,6 +361,7 @@ class ChannelReader:
     def close(self) -> None:
         """Ends the reader; a read of it in another thread comes back. Arrays of messages stay as they are."""
         self._core.close()
+        self._objects = ()
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.read(timeout=float("inf"))) is not None:

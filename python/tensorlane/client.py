@@ -15,6 +15,7 @@ from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
 from .errors import Error, Invalid, Remedies, Unsupported
 from .mutable import MutableSet, SetStatus
+from .objects import Objects, Search
 from .parts import Part
 from .pipes import Listener, Pipe
 from .reservation import Reservation
@@ -623,6 +624,7 @@ class Client:
         readers: Sequence[str] | None = None,
         evictable: bool = False,
         evict_after: float | None = None,
+        same_object: bool = False,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
@@ -635,13 +637,18 @@ class Client:
         `readers` are patterns of other peers that may read it: `["rollout-*"]`; every peer by default, none by `[]`. This pod always may.
         An `evictable` channel lets `evict` take a slow reader out; with `evict_after`, so is one for which a write has waited so many
         seconds. A reader of it holds 7 messages at most, and fewer than there are slots.
+
+        With `same_object`, readers of this process that say so, too, get the very objects that are written, as long as their messages lie
+        in the ring. Nobody may change them any more then. Other readers get what was written, as always.
         """
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
         slots, allowed = sizes.whole("slots", slots, sizes.MANY), sizes.patterns("readers", readers)
         evicts = (evictable, sizes.seconds("evict_after", evict_after))
+        # Before the channel is there: a reader that is attached at once finds them.
+        objects = Objects(name) if same_object else None
         core = self._core.channel_writer(name, (slots, bytes_each), (many[0], many[1], allowed), policy, evicts)
-        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed)
+        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed, objects=objects)
 
     def channel_reader(
         self,
@@ -653,6 +660,7 @@ class Client:
         pickle: bool = False,
         follow: bool = False,
         require: str = "",
+        same_object: bool = False,
     ) -> ChannelReader:
         """Attaches to a channel of this pod, or as `peer/name` of another one; waits `wait` seconds for one that is not there yet.
 
@@ -662,12 +670,20 @@ class Client:
 
         With `follow`, it goes on after the end of the channel: a read waits, within its timeout, for another one of the name, and
         `Message.epoch` counts them. `require` insists on a way: "zero_copy" reads a map of the writer's ring or nothing.
+
+        With `same_object`, it gets the very objects that were written, if the writer is in this process and says so, too; `route` is
+        `process` then. Arrays are those of the writer, and not `tensorlane.Tensor`. Not for a reader that follows.
         """
+        if same_object and follow:
+            what = "a reader that follows may come to a writer of another process, and gets no objects of this one"
+            raise Invalid(what, remedy="leave out follow, or same_object")
         many, text = sizes.whole("hold", hold, sizes.MANY), sizes.text("the name", name)
         seconds = sizes.seconds("wait", wait)
+        search = Search(text) if same_object else None
         with Remedies(NOT_FOUND=f"{_later(seconds)}; client.channels() lists those of this pod, peer/name is one of another"):
             core = self._core.channel_reader(text, (oldest, follow), many, seconds or 0.0, sizes.text("require", require))
-        return ChannelReader(name, core, deadline=self.deadline, pickle=pickle)
+        objects = [] if search is None else search.found(core.channel)
+        return ChannelReader(name, core, deadline=self.deadline, pickle=pickle, objects=objects)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind.

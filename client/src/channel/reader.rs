@@ -13,7 +13,7 @@ use tensorlane_memory::ring::{self, Deadline, Policy, ReadError, RingCloser, Rin
 use tensorlane_proto::channel::Parts;
 use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Require, Shape};
+use tensorlane_proto::{DType, Descriptor, Failure, Incarnation, Layout, Reason, Require, Shape};
 
 use super::{Timeout, check_version, expired, gone, parts_refused, place, policy_of, stopped};
 use crate::client::Client;
@@ -112,6 +112,8 @@ pub struct ChannelReader {
 /// A channel that a reader is attached to.
 struct Joined {
     attachment: Attachment,
+    /// Number of the channel at the sidecar; none where that only has a replica of it.
+    number: Option<u64>,
     /// Number that tells it from others of its name; 0 if its sidecar does not say one.
     epoch: u64,
     ring: OwnRing<RingReader>,
@@ -295,6 +297,7 @@ impl Joined {
                 slot_bytes: spec.slot_bytes,
                 policy,
             },
+            number: reply.peer.is_empty().then_some(reply.channel),
             epoch: reply.epoch,
             ring: OwnRing::new(reader, connection),
             session: Arc::new(session),
@@ -308,6 +311,13 @@ impl ChannelReader {
     /// Name of the channel.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Incarnation of the sidecar that has the channel, and its number there, as [`ChannelWriter::channel`](super::ChannelWriter::channel) says
+    /// them; none for a channel of another peer. For a reader that follows, of the last attach.
+    pub fn channel(&self) -> Option<(Incarnation, u64)> {
+        let incarnation = self.channel.session.connection.sidecar().incarnation;
+        self.channel.number.map(|number| (incarnation, number))
     }
 
     /// Result of the attach; for a reader that follows, of the last one. `first` and `missed` are those of the first attach to this

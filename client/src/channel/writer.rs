@@ -6,12 +6,12 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tensorlane_memory::ring::{Layout, Policy, Published, RingShape, RingWriter, Slot};
+use tensorlane_memory::ring::{Layout, Placed, Policy, Published, RingShape, RingWriter, Slot};
 use tensorlane_memory::{OutOfBounds, WriteView};
 use tensorlane_proto::channel::{Parts, check_expected, check_layout};
 use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, Failure, Reason};
+use tensorlane_proto::{Descriptor, Failure, Incarnation, Reason};
 
 use super::table::Attached;
 use super::{Timeout, check_version, parts_refused, place, policy_message};
@@ -352,6 +352,11 @@ impl ChannelWriter {
         &self.spec.name
     }
 
+    /// Incarnation of the sidecar that has the channel, and its number there. No other channel has both.
+    pub fn channel(&self) -> (Incarnation, u64) {
+        (self.connection.sidecar().incarnation, self.id)
+    }
+
     /// Readers that are attached.
     pub fn readers(&self) -> usize {
         self.attached.ring.len()
@@ -385,6 +390,20 @@ impl ChannelWriter {
     /// or above the limits of parts and of their descriptors; LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what
     /// [`Error`] says of lost sessions. Nothing of the message is seen then.
     pub fn write(&mut self, parts: &[Part<'_>], timeout: Timeout) -> Result<Written> {
+        self.write_placed(parts, timeout, |_| {})
+    }
+
+    /// Writes as [`Self::write`], and calls `placed` when nothing can refuse the message any more, and no reader sees it yet. With that a
+    /// program keeps something of its own beside each message of the ring. A message that is dropped has no place.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_placed(
+        &mut self,
+        parts: &[Part<'_>],
+        timeout: Timeout,
+        placed: impl FnOnce(Placed),
+    ) -> Result<Written> {
         for (index, part) in parts.iter().enumerate() {
             let (expected, given) = (part.descriptor.layout.bytes(), part.bytes.len() as u64);
             if expected != given {
@@ -398,6 +417,9 @@ impl ChannelWriter {
         for (index, part) in parts.iter().enumerate() {
             loan.part(index)?.copy_from(0, part.bytes).map_err(out_of_slot)?;
         }
+        if let Some(place) = loan.slot.placed() {
+            placed(place);
+        }
         loan.publish()
     }
 
@@ -406,12 +428,28 @@ impl ChannelWriter {
     /// # Errors
     /// As [`Self::write`].
     pub fn write_bytes(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Written> {
+        self.write_bytes_placed(bytes, timeout, |_| {})
+    }
+
+    /// Writes as [`Self::write_bytes`], and calls `placed` as [`Self::write_placed`] does.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_bytes_placed(
+        &mut self,
+        bytes: &[u8],
+        timeout: Timeout,
+        placed: impl FnOnce(Placed),
+    ) -> Result<Written> {
         check_size(&self.spec, bytes.len() as u64)?;
         check_first(&self.first, &Parts::default())?;
         let mut slot = self.claimant(timeout)?.claim(&mut self.ring, Layout::Plain)?;
         slot.bytes(0, bytes.len() as u64)
             .and_then(|mut view| view.copy_from(0, bytes))
             .map_err(out_of_slot)?;
+        if let Some(place) = slot.placed() {
+            placed(place);
+        }
         let published = slot.publish(bytes.len() as u64);
         if self.spec.fixed {
             self.first.get_or_insert_default();

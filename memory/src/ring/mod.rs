@@ -36,7 +36,9 @@ pub use self::reader::{Mark, Message, Read, ReadError, RingCloser, RingReader};
 use self::region::Own;
 pub use self::shape::{CURSOR_BYTES, HOLDS, LAYOUT_BYTES, RingShape, ShapeError};
 use self::shape::{cursor, ring};
-pub use self::writer::{ClaimError, Claimed, First, Layout, Published, RingReaders, RingWriter, Slot};
+pub use self::writer::{
+    ClaimError, Claimed, First, Layout, Placed, Published, RingReaders, RingWriter, Slot,
+};
 use crate::OutOfBounds;
 use crate::block::Block;
 use crate::mapping::Mapping;

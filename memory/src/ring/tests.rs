@@ -207,6 +207,27 @@ fn a_slot_that_is_dropped_leaves_nothing() {
 }
 
 #[test]
+fn a_slot_tells_which_message_lay_in_it_before() {
+    let evicting = RingShape::with(Policy::Block, true, 3, 64).unwrap();
+    let shapes = Policy::ALL.map(|policy| RingShape::of(policy, 3, 64).unwrap());
+    for shape in shapes.into_iter().chain([evicting]) {
+        let mut world = World::shaped(shape);
+        let (mut reader, _cursor) = world.reader(1, 1);
+        for sequence in 0..10u64 {
+            drop(world.writer.claim(Layout::Plain, Deadline::Now, &|| false).unwrap());
+            let slot = world.writer.claim(Layout::Plain, Deadline::Now, &|| false).unwrap();
+            assert_eq!(
+                slot.placed(),
+                Some(Placed { sequence, replaces: sequence.checked_sub(3) }),
+                "{shape:?}"
+            );
+            slot.publish(1);
+            drop(message(&mut reader));
+        }
+    }
+}
+
+#[test]
 fn messages_are_given_back_in_any_order_and_held_up_to_the_limit() {
     let mut world = World::new(4, 64);
     let (mut reader, cursor) = world.reader(1, 3);

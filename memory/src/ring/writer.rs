@@ -71,6 +71,15 @@ pub struct Published {
     pub dropped: bool,
 }
 
+/// Place of a message in the ring, before it is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Sequence number that the message gets.
+    pub sequence: u64,
+    /// Sequence of the message that lay in its slot before, which no reader has any more; none for the first one there.
+    pub replaces: Option<u64>,
+}
+
 /// The only writer of a ring.
 #[derive(Debug)]
 pub struct RingWriter {
@@ -518,6 +527,15 @@ impl Slot<'_> {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.writer.sequence
+    }
+
+    /// Place of the message; none for one that is dropped because readers hold every slot.
+    #[must_use]
+    pub fn placed(&self) -> Option<Placed> {
+        let RingWriter { ring, shape, head, sequence, is_dropped, .. } = &*self.writer;
+        let word = |word| ring.load64(shape.entry(*head, word));
+        let replaces = (word(entry::LAST) > 0).then(|| word(entry::SEQUENCE));
+        (!is_dropped).then_some(Placed { sequence: *sequence, replaces })
     }
 
     /// Bytes of the message, to be written.

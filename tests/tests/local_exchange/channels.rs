@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tensorlane_client::channel::{
-    ChannelReader, ChannelSpec, ChannelWriter, End, Message, Part, Read, ReadOptions, Timeout,
+    ChannelReader, ChannelSpec, ChannelWriter, End, Message, Part, Placed, Read, ReadOptions, Timeout,
 };
 use tensorlane_client::{Client, Error, PutOptions, Result};
 use tensorlane_proto::{DType, Reason};
@@ -105,6 +105,34 @@ fn a_message_has_tensors_whose_layouts_may_change() {
     write(&mut writer, "plain");
     let plain = message(&mut reader);
     assert_eq!((plain.parts(), text(&plain).as_str()), (0, "plain"));
+}
+
+#[test]
+fn a_writer_hears_the_place_of_a_message_before_a_reader_sees_it() {
+    let sidecar = Sidecar::start();
+    let (client, other) = (sidecar.client(), sidecar.client());
+    let mut writer = client.channel_writer(&spec("places").slots(2)).unwrap();
+    let beside = client.channel_writer(&spec("beside")).unwrap();
+    let mut reader = reader(&other, "places");
+    assert_eq!(reader.channel(), Some(writer.channel()), "two clients of a process tell it from others");
+    assert_ne!(writer.channel(), beside.channel());
+    let descriptor = dense(DType::U8, &[100]);
+    let bytes = pattern(1, 100);
+    for sequence in 0..6u64 {
+        let mut heard = None;
+        let hears = |placed: Placed| {
+            assert_eq!(reason(reader.read(Timeout::Now).map(drop)), Reason::DeadlineExceeded);
+            heard = Some(placed);
+        };
+        match sequence % 2 {
+            0 => writer.write_placed(&[Part::tensor(&descriptor, &bytes)], LONG, hears).unwrap(),
+            _ => writer.write_bytes_placed(&bytes, LONG, hears).unwrap(),
+        };
+        assert_eq!(heard, Some(Placed { sequence, replaces: sequence.checked_sub(2) }));
+        assert_eq!(message(&mut reader).bytes().to_vec(), bytes);
+    }
+    let refused = writer.write_bytes_placed(&vec![0u8; 65 << 10], LONG, |_| panic!("it was refused"));
+    assert_eq!(reason(refused.map(drop)), Reason::TooLarge);
 }
 
 #[test]

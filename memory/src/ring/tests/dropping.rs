@@ -130,6 +130,28 @@ fn message_after(world: &mut World, reader: &mut RingReader) -> Message {
 }
 
 #[test]
+fn a_slot_that_is_held_is_no_place_of_a_message_and_without_another_there_is_none() {
+    for policy in DROPPING {
+        let mut world = World::of(policy, 2, 64);
+        let (mut holds, _holds) = world.reader(1, 1);
+        let (mut also, _also) = world.reader(2, 1);
+        let _first = message_after(&mut world, &mut holds);
+        drop(message(&mut also));
+        for sequence in 1..4u64 {
+            let slot = world.writer.claim(Layout::Plain, Deadline::Now, &|| false).unwrap();
+            let replaces = (sequence > 1).then(|| sequence - 1);
+            assert_eq!(slot.placed(), Some(Placed { sequence, replaces }), "the other slot, again and again");
+            slot.publish(1);
+        }
+        assert_eq!(told(&mut also), Told::Gap(2));
+        let _last = message(&mut also);
+        let slot = world.writer.claim(Layout::Plain, Deadline::Now, &|| false).unwrap();
+        assert_eq!(slot.placed(), None);
+        assert!(slot.publish(1).dropped);
+    }
+}
+
+#[test]
 fn a_late_reader_begins_with_the_next_message_or_with_the_oldest_that_is_there() {
     let mut world = World::of(Policy::DropOldest, 4, 64);
     for _ in 0..10 {
