@@ -168,6 +168,7 @@ class AsyncClient:
         readers: Sequence[str] | None = None,
         evictable: bool = False,
         evict_after: float | None = None,
+        growth: int = 0,
     ) -> AsyncChannelWriter:
         """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
         make = functools.partial(
@@ -183,6 +184,7 @@ class AsyncClient:
             readers=readers,
             evictable=evictable,
             evict_after=evict_after,
+            growth=growth,
         )
         return AsyncChannelWriter(self, await self._run("short", None, make))
 

@@ -623,6 +623,7 @@ class Client:
         readers: Sequence[str] | None = None,
         evictable: bool = False,
         evict_after: float | None = None,
+        growth: int = 0,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
@@ -635,13 +636,17 @@ class Client:
         `readers` are patterns of other peers that may read it: `["rollout-*"]`; every peer by default, none by `[]`. This pod always may.
         An `evictable` channel lets `evict` take a slow reader out; with `evict_after`, so is one for which a write has waited so many
         seconds. A reader of it holds 7 messages at most, and fewer than there are slots.
+
+        With `growth`, the largest message in bytes, a message may be larger than a slot. It has memory of its own then, until its slot
+        is used again, and costs a call to the sidecar; so make slots as large as most messages are.
         """
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
+        most = sizes.whole("growth", growth)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
         slots, allowed = sizes.whole("slots", slots, sizes.MANY), sizes.patterns("readers", readers)
         evicts = (evictable, sizes.seconds("evict_after", evict_after))
-        core = self._core.channel_writer(name, (slots, bytes_each), (many[0], many[1], allowed), policy, evicts)
-        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed)
+        core = self._core.channel_writer(name, (slots, bytes_each, most), (many[0], many[1], allowed), policy, evicts)
+        return ChannelWriter(name, core, message_bytes=max(bytes_each, most), pickle=pickle, fixed=fixed)
 
     def channel_reader(
         self,
