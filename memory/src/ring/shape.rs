@@ -173,7 +173,7 @@ impl RingShape {
             return Ok(self);
         }
         let slot_bytes = self.slot_bytes;
-        if growth < slot_bytes || growth > BYTES_MAX {
+        if !(slot_bytes..=BYTES_MAX).contains(&growth) {
             return Err(ShapeError::Growth { growth, slot_bytes });
         }
         Ok(Self { message_bytes: growth, ..self })
