@@ -25,6 +25,8 @@ pub(crate) enum Late {
     Created,
     /// A reader of a channel.
     Attached,
+    /// An extent of the channel of that number.
+    Extent(u64),
     /// A listener.
     Listener,
     /// An end of a pipe.
@@ -81,6 +83,12 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
             let reply: v1::ChannelAttachResponse =
                 wire::decode(SessionKind::ChannelAttach, &frame.body[..]).unwrap_or_default();
             let end = v1::ChannelDetachRequest { reader: reply.reader, ..Default::default() };
+            connection.releases().push_detach(end);
+        }
+        Late::Extent(channel) => {
+            let reply: v1::ChannelExtentResponse =
+                wire::decode(SessionKind::ChannelExtent, &frame.body[..]).unwrap_or_default();
+            let end = v1::ChannelDetachRequest { channel, extent: reply.extent, ..Default::default() };
             connection.releases().push_detach(end);
         }
         Late::Listener => {

@@ -22,8 +22,9 @@ pub const HEADER_BYTES: usize = 16;
 /// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
 /// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes, since 7 names are watched,
 /// since 8 tensors in GPU memory are copied out by a process that reaches it, since 9 mutable sets are waited for and have
-/// snapshots, channels and listeners say who may read and connect, and readers of channels are evicted.
-pub const SESSION_VERSION: u32 = 9;
+/// snapshots, channels and listeners say who may read and connect, and readers of channels are evicted, since 10 messages of a channel
+/// may be larger than its slots.
+pub const SESSION_VERSION: u32 = 10;
 /// The first version of the session socket's protocol that has [`SessionKind::Stage`].
 pub const STAGE_SINCE: u32 = 8;
 /// The first version of the session socket's protocol that has [`SessionKind::Watch`].
@@ -41,6 +42,8 @@ pub const CHANNELS_SINCE: u32 = 4;
 /// The first version of the session socket's protocol in which channels say who may read them and evict readers, and listeners who may
 /// connect.
 pub const CHANNEL_OPTIONS_SINCE: u32 = 9;
+/// The first version of the session socket's protocol that has [`SessionKind::ChannelExtent`].
+pub const CHANNEL_GROWTH_SINCE: u32 = 10;
 /// The first version of the session socket's protocol that has pipes.
 pub const PIPES_SINCE: u32 = 6;
 /// The first version of the session socket's protocol in which a client sends descriptors: those of GPU memory.
@@ -351,6 +354,8 @@ kinds! {
         ChannelReader = 35,
         /// `ChannelReady`, client to sidecar, since version 4.
         ChannelReady = 36,
+        /// `ChannelExtentRequest` / `ChannelExtentResponse`, since version 10.
+        ChannelExtent = 37,
         /// `PipeListenRequest` / `PipeListenResponse`, since version 6.
         PipeListen = 40,
         /// `PipeConnectRequest` / `PipeOpened`, since version 6.

@@ -182,6 +182,7 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
         one.set_item("finished", channel.finished)?;
         one.set_item("slots", spec.slots)?;
         one.set_item("slot_bytes", spec.slot_bytes)?;
+        one.set_item("growth", spec.growth)?;
         one.set_item("policy", policy)?;
         one.set_item("evicts", spec.evicts)?;
         one.set_item("allowed", channel.allowed.map(|allowed| allowed.patterns))?;

@@ -278,19 +278,19 @@ impl Core {
         set::nodes(py, errors::outcome(py, set)?)
     }
 
-    /// Makes a channel that this process writes. `slots` says their number and bytes, `readers` how many it has at most, how many are
-    /// expected, and the peers that may read.
+    /// Makes a channel that this process writes. `slots` says their number and bytes, and the largest message where that may be larger;
+    /// `readers` how many it has at most, how many are expected, and the peers that may read.
     fn channel_writer(
         &self,
         py: Python<'_>,
         name: &str,
-        slots: (u32, u64),
+        slots: (u32, u64, u64),
         readers: (u32, u32, Option<Vec<String>>),
         policy: &str,
         evicts: (bool, Option<f64>),
     ) -> PyResult<channel::Writer> {
         let policy = channel::policy(policy).map_err(|error| errors::raise(py, &error))?;
-        let spec = ChannelSpec::new(name).slots(slots.0).slot_bytes(slots.1).policy(policy);
+        let spec = ChannelSpec::new(name).slots(slots.0).slot_bytes(slots.1).growth(slots.2).policy(policy);
         let mut spec = spec.readers_max(readers.0).expect_readers(readers.1);
         if let Some(allowed) = readers.2 {
             spec = spec.readers(&allowed.iter().map(String::as_str).collect::<Vec<_>>());

@@ -264,7 +264,7 @@ class Core:
     def channel_writer(
         self,
         name: str,
-        slots: tuple[int, int],
+        slots: tuple[int, int, int],
         readers: tuple[int, int, Sequence[str] | None],
         policy: str,
         evicts: tuple[bool, float | None],

@@ -169,6 +169,7 @@ class AsyncClient:
         evictable: bool = False,
         evict_after: float | None = None,
         same_object: bool = False,
+        growth: int = 0,
     ) -> AsyncChannelWriter:
         """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
         make = functools.partial(
@@ -185,6 +186,7 @@ class AsyncClient:
             evictable=evictable,
             evict_after=evict_after,
             same_object=same_object,
+            growth=growth,
         )
         return AsyncChannelWriter(self, await self._run("short", None, make))
 

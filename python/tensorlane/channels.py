@@ -44,12 +44,12 @@ class ChannelWriter:
         name: str,
         core: Writer,
         *,
-        slot_bytes: int,
+        message_bytes: int,
         pickle: bool = False,
         fixed: bool = False,
         objects: Objects | None = None,
     ):
-        self.name, self._core, self._slot_bytes, self._pickle = name, core, slot_bytes, pickle
+        self.name, self._core, self._message_bytes, self._pickle = name, core, message_bytes, pickle
         self._dropped, self._is_fixed = 0, fixed
         # Objects of the messages in the ring, until it is closed: readers that drain have them, too.
         self._objects = objects
@@ -63,7 +63,8 @@ class ChannelWriter:
 
         Where the policy is "block", it waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
         `math.inf` for ever. The error BLOCKED_BY names the reader. What cannot be sent is an `Unsupported`, a TypeError, with the
-        path of each culprit: `value['a'][3]`. More than 4 MiB beside the arrays of a nested value is TOO_LARGE. Nothing was written then.
+        path of each culprit: `value['a'][3]`. More than 4 MiB beside the arrays of a nested value is TOO_LARGE, and so is a message that
+        is larger than a slot, or than the growth of a channel that has some. Nothing was written then.
 
         With `same_object`, it is kept as it is, besides, for readers of this process that say so, too: do not change it any more.
         """
@@ -73,7 +74,7 @@ class ChannelWriter:
             dense, timeout = arrays.bytes_of(memoryview(value)), sizes.seconds("timeout", timeout)
             self._check([])
             return self._wrote(self._core.write_bytes(dense, timeout, kept), [])
-        timeout, parts = sizes.seconds("timeout", timeout), _parts(value, self._pickle, self._slot_bytes)
+        timeout, parts = sizes.seconds("timeout", timeout), _parts(value, self._pickle, self._message_bytes)
         layout = [(dtype, shape) for _, dtype, shape, words in parts if (_KIND, "tree") not in words] if self._is_fixed else []
         self._check(layout)
         return self._wrote(self._core.write(parts, timeout, kept), layout)
@@ -464,7 +465,7 @@ class CachedReader:
         return f"<tensorlane.CachedReader of {self._reader!r}, {self._reads} reads of each message>"
 
 
-def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
+def _parts(value: Value, pickles: bool, message_bytes: int) -> _Parts:
     """A value as parts of a message: flat ones as arrays alone, others as a tree with the arrays behind it.
 
     Where objects are pickled, what is derived from a list, a tuple or a mapping is one, and comes back as what it was.
@@ -485,7 +486,7 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
             return [_part(source, [(_KIND, kind)]) for source in sources]
     elif (source := trees.as_array(value)) is not None:
         return [_part(source, [(_KIND, "one")])]
-    tree, found = trees.encode(value, pickles=pickles, most=slot_bytes)
+    tree, found = trees.encode(value, pickles=pickles, most=message_bytes)
     first = _part(arrays.source(np.frombuffer(tree, np.uint8)), [(_KIND, "tree")])
     return [first, *(_part(arrays.source(array), []) for array in found)]
 

@@ -625,6 +625,7 @@ class Client:
         evictable: bool = False,
         evict_after: float | None = None,
         same_object: bool = False,
+        growth: int = 0,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
@@ -640,15 +641,20 @@ class Client:
 
         With `same_object`, readers of this process that say so, too, get the very objects that are written, as long as their messages lie
         in the ring. Nobody may change them any more then. Other readers get what was written, as always.
+
+        With `growth`, the largest message in bytes, a message may be larger than a slot. It has memory of its own then, until its slot
+        is used again, and costs a call to the sidecar; so make slots as large as most messages are.
         """
         name, bytes_each = sizes.text("the name", name), sizes.whole("slot_bytes", slot_bytes)
+        most = sizes.whole("growth", growth)
         many = [sizes.whole(word, count, sizes.MANY) for word, count in (("readers_max", readers_max), ("expect_readers", expect_readers))]
         slots, allowed = sizes.whole("slots", slots, sizes.MANY), sizes.patterns("readers", readers)
         evicts = (evictable, sizes.seconds("evict_after", evict_after))
         # Before the channel is there: a reader that is attached at once finds them.
         objects = Objects(name) if same_object else None
-        core = self._core.channel_writer(name, (slots, bytes_each), (many[0], many[1], allowed), policy, evicts)
-        return ChannelWriter(name, core, slot_bytes=bytes_each, pickle=pickle, fixed=fixed, objects=objects)
+        core = self._core.channel_writer(name, (slots, bytes_each, most), (many[0], many[1], allowed), policy, evicts)
+        most_bytes = max(bytes_each, most)
+        return ChannelWriter(name, core, message_bytes=most_bytes, pickle=pickle, fixed=fixed, objects=objects)
 
     def channel_reader(
         self,

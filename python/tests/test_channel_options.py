@@ -89,6 +89,43 @@ def test_a_reader_is_evicted_by_hand_and_in_time_and_keeps_its_arrays(client, na
         writer.evict(1)
 
 
+def test_messages_larger_than_a_slot_are_views_and_those_above_the_growth_are_refused(client, name):
+    with client.channel_writer(name, slot_bytes=4096, growth=1 << 20) as writer, client.channel_reader(name) as reader:
+        for count in (10, 100_000, 3, 131_072, 0):
+            array = np.arange(count)
+            writer.write(array)
+            with reader.read() as message:
+                np.testing.assert_array_equal(message.value.numpy(), array)
+        writer.write({"tree": [b"x" * 8000, np.full(50_000, 7.0)], "step": 7})
+        value = reader.read().value
+        assert value["step"] == 7 and value["tree"][0] == b"x" * 8000
+        kept = value["tree"][1].numpy()
+        assert not kept.flags.writeable
+        with pytest.raises(tensorlane.Invalid, match="1048584 bytes is larger than the 1048576 .* more growth") as refused:
+            writer.write(np.arange(131_073))
+        assert refused.value.reason == "TOO_LARGE" and refused.value.details["growth"] == "1048576"
+        for number in range(3):
+            writer.write(np.full(1_000, number), timeout=60)
+            assert reader.read().value.numpy().max() == number
+        assert (kept == 7.0).all()
+        del value, kept
+    until("nothing is left", lambda: not client.channels(name))
+    with pytest.raises(tensorlane.Invalid, match="growth"):
+        client.channel_writer(name, slot_bytes=4096, growth=10)
+
+
+def test_an_awaited_writer_writes_messages_larger_than_a_slot(sidecar, name):
+    async def run() -> None:
+        async with await tensorlane.aio.connect(sidecar.directory) as client:
+            async with await client.channel_writer(name, slot_bytes=64, growth=1 << 20) as writer:
+                async with await client.channel_reader(name) as reader:
+                    await writer.write(np.arange(10_000), timeout=60)
+                    with await reader.read(timeout=60) as message:
+                        assert message.value.numpy().sum() == 49_995_000
+
+    asyncio.run(run())
+
+
 def test_a_reader_that_follows_counts_epochs_and_waits_within_its_timeout(client, name):
     with client.channel_writer(name) as writer:
         reader = client.channel_reader(name, follow=True)

@@ -72,7 +72,7 @@ plural! {
 
 single! {
     FillResponse ListResponse WatchResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
-    PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
+    ChannelExtentResponse PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
     StageResponse SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
     SetSnapshotResponse
 }

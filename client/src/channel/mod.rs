@@ -7,6 +7,9 @@
 //!        v                                                v
 //!   claim slot, write, publish ═══ ring ═══ futex ═══> read, view, give back       no sidecar, no socket, no allocation
 //! ```
+//! A message that is larger than a slot, in a channel that grows, costs a call to the sidecar, which makes memory for it; and one of each
+//! reader, which maps that.
+//!
 //! A reader is attached when its writer knows of it: from then on it misses nothing. The writer waits for the slowest reader
 //! ([`Policy::Block`]), and an error of a wait names it; or it waits for nobody, and a reader is told what it missed
 //! ([`Read::Gap`]). A process that dies is noticed by the sidecar, which says so in ring and cursor.

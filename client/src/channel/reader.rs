@@ -51,8 +51,10 @@ pub struct Attachment {
     pub writer: String,
     /// Messages that the channel holds at a time.
     pub slots: u32,
-    /// Largest message in bytes.
+    /// Bytes of a slot: the largest message, unless there is growth.
     pub slot_bytes: u64,
+    /// Largest message in bytes, where it may be larger than a slot; 0 where none is. Another peer's channel has slots for it.
+    pub growth: u64,
     /// Policy for messages when this reader is slow.
     pub policy: Policy,
 }
@@ -107,6 +109,8 @@ pub struct ChannelReader {
     ended: Option<End>,
     /// Attaches in a row that brought nothing to read.
     idle: u32,
+    /// Message that was taken and whose extent could not be mapped: the next read tries again.
+    unopened: Option<OwnRing<ring::Message>>,
 }
 
 /// A channel that a reader is attached to.
@@ -138,6 +142,8 @@ pub struct Message {
     ring: OwnRing<ring::Message>,
     parts: Arc<Parts>,
     session: Arc<Session>,
+    /// Segment of its extent; none where it lies in the ring.
+    segment: Option<Arc<Segment>>,
 }
 
 /// A part of a ring, which a forked child must leave alone: what it gave back would be its parent's.
@@ -229,6 +235,7 @@ impl Client {
             closing: Arc::new(closing),
             ended: None,
             idle: 0,
+            unopened: None,
         })
     }
 
@@ -275,6 +282,7 @@ impl Joined {
         let policy = policy_of(spec)
             .ok_or_else(|| unusable(&format!("{} is no policy that this release knows", spec.policy)))?;
         let shape = RingShape::with(policy, spec.evicts, spec.slots, spec.slot_bytes)
+            .and_then(|shape| shape.growing(spec.growth))
             .map_err(|error| unusable(&error))?;
         let (ring, ring_segment) = place(connection.segments(), reply.ring.as_ref())?;
         let (cursor, cursor_segment) = place(connection.segments(), reply.cursor.as_ref())?;
@@ -295,6 +303,7 @@ impl Joined {
                 writer: reply.writer.clone(),
                 slots: spec.slots,
                 slot_bytes: spec.slot_bytes,
+                growth: spec.growth,
                 policy,
             },
             number: reply.peer.is_empty().then_some(reply.channel),
@@ -337,7 +346,8 @@ impl ChannelReader {
     /// # Errors
     /// DEADLINE_EXCEEDED where none comes in time, HOLD_LIMIT while as many are held as may be, CHANNEL_ENDED after it was closed, EVICTED
     /// once the writer has evicted it, MESSAGE_DAMAGED for a ring that says what cannot be, and a lost session where the sidecar is gone,
-    /// or has ended the session, and all was read. A reader that follows has the errors of an attach, too: the next read tries again.
+    /// or has ended the session, and all was read. Where a message that is larger than a slot cannot be mapped, what kept it from that;
+    /// the next read tries again. A reader that follows has the errors of an attach, too: the next read tries again.
     pub fn read(&mut self, timeout: Timeout) -> Result<Read> {
         if self.channel.session.origin.is_child() {
             return Err(Error::Forked);
@@ -370,10 +380,16 @@ impl ChannelReader {
     }
 
     fn read_ring(&mut self, deadline: Deadline, wait: &Wait) -> Result<Read> {
+        if let Some(message) = self.unopened.take() {
+            return self.message(message).map(Read::Message);
+        }
         let connection = &self.channel.session.connection;
         let stop = || connection.is_lost() || wait.check().is_err();
         match self.channel.ring.read(deadline, &stop) {
-            Ok(ring::Read::Message(message)) => self.message(message).map(Read::Message),
+            Ok(ring::Read::Message(message)) => {
+                let message = OwnRing::new(message, connection);
+                self.message(message).map(Read::Message)
+            }
             Ok(ring::Read::Gap { dropped, next }) => Ok(Read::Gap { dropped, next }),
             Ok(ring::Read::Finished) => Ok(Read::End(End::Finished)),
             // A sidecar that ends ends every session: the writer's is not what this reader has to be told of.
@@ -392,7 +408,7 @@ impl ChannelReader {
         ReaderCloser { closing: Arc::clone(&self.closing), origin: self.channel.session.origin }
     }
 
-    fn message(&mut self, message: ring::Message) -> Result<Message> {
+    fn message(&mut self, mut message: OwnRing<ring::Message>) -> Result<Message> {
         let layout = message.layout();
         if !Arc::ptr_eq(layout, &self.parts.0) {
             let damaged = |what: String| self.damaged(message.sequence(), &what);
@@ -400,12 +416,22 @@ impl ChannelReader {
             self.parts = (Arc::clone(layout), Arc::new(parts));
         }
         let (parts, session) = (Arc::clone(&self.parts.1), Arc::clone(&self.channel.session));
-        let bytes = message.view().len() as u64;
+        let bytes = message.bytes();
         if !parts.as_slice().is_empty() && parts.bytes() != bytes {
             let what = format!("its parts have {} bytes, and it has {bytes}", parts.bytes());
             return Err(self.damaged(message.sequence(), &what));
         }
-        Ok(Message { ring: OwnRing::new(message, &session.connection), parts, session })
+        let segment = match session.open(&self.client, &mut message) {
+            Ok(segment) => segment,
+            Err(error) if error.reason() == Some(Reason::NotFound) => {
+                return Err(self.damaged(message.sequence(), &error.to_string()));
+            }
+            Err(error) => {
+                self.unopened = Some(message);
+                return Err(error);
+            }
+        };
+        Ok(Message { ring: message, parts, session, segment })
     }
 
     fn failed(&self, error: &ReadError) -> Error {
@@ -525,9 +551,10 @@ impl Message {
         };
         let message = Arc::new(self);
         let session = &message.session;
+        let segment = message.segment.as_ref().unwrap_or(&session.segments[0]);
         let tensor = |(descriptor, view): (Descriptor, View)| {
             let lease = Lease::of_message(&session.connection, Arc::clone(&message));
-            let place = (!view.is_empty()).then(|| (Arc::clone(&session.segments[0]), view));
+            let place = (!view.is_empty()).then(|| (Arc::clone(segment), view));
             Tensor::new(
                 lease,
                 tensor::Parts { place, on_gpu: None, descriptor, moved: None, copied: false, crc32c: None },
@@ -582,6 +609,21 @@ impl<T> Drop for OwnRing<T> {
 }
 
 // === impl Session ===
+
+impl Session {
+    /// Maps the extent of a message that is larger than a slot; its segment.
+    fn open(&self, client: &Client, message: &mut ring::Message) -> Result<Option<Arc<Segment>>> {
+        let Some(ring::Extent { number: extent, bytes }) = message.extent() else { return Ok(None) };
+        let wait = client.wait(None);
+        let request = v1::ChannelExtentRequest { reader: self.reader, extent, bytes, ..Default::default() };
+        let reply: v1::ChannelExtentResponse =
+            self.connection.call(SessionKind::ChannelExtent, &request, &wait, Late::Nothing)?;
+        let (place, segment) = place(self.connection.segments(), reply.location.as_ref())?;
+        let found = message.found_at(place);
+        found.map_err(|error| Error::protocol(format!("an extent that cannot be read: {error}")))?;
+        Ok(Some(segment))
+    }
+}
 
 impl Drop for Session {
     fn drop(&mut self) {

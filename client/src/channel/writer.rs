@@ -1,18 +1,20 @@
 //! The writer of a channel.
 
 mod claim;
+mod extents;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tensorlane_memory::ring::{Layout, Placed, Policy, Published, RingShape, RingWriter, Slot};
+use tensorlane_memory::ring::{Layout, Placed, Policy, Published, RingShape, RingWriter};
 use tensorlane_memory::{OutOfBounds, WriteView};
 use tensorlane_proto::channel::{Parts, check_expected, check_layout};
-use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
+use tensorlane_proto::frame::{CHANNEL_GROWTH_SINCE, CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Incarnation, Reason};
 
+use self::extents::{Extents, MessageRoom};
 use super::table::Attached;
 use super::{Timeout, check_version, parts_refused, place, policy_message};
 use crate::client::Client;
@@ -28,6 +30,7 @@ pub struct ChannelSpec {
     name: String,
     slots: u32,
     slot_bytes: u64,
+    growth: u64,
     readers_max: u32,
     expect_readers: u32,
     policy: Policy,
@@ -64,6 +67,7 @@ pub struct ChannelWriter {
     key: u64,
     spec: ChannelSpec,
     ring: RingWriter,
+    extents: Extents,
     attached: Arc<Attached>,
     /// Parts of the last message that had any, which most messages have again.
     parts: Option<Parts>,
@@ -114,9 +118,9 @@ impl AttachedReaders {
     }
 }
 
-/// A slot that is written in place. Dropped without [`Loan::publish`] it leaves nothing.
+/// A message that is written in place. Dropped without [`Loan::publish`] it leaves nothing.
 pub struct Loan<'a> {
-    slot: Slot<'a>,
+    room: MessageRoom<'a>,
     parts: &'a Parts,
     /// Place for the parts of the first message, if they are fixed.
     first: Option<&'a mut Option<Parts>>,
@@ -132,6 +136,7 @@ impl ChannelSpec {
             name: name.into(),
             slots: 4,
             slot_bytes: 1 << 20,
+            growth: 0,
             readers_max: 0,
             expect_readers: 0,
             policy: Policy::Block,
@@ -148,10 +153,19 @@ impl ChannelSpec {
         Self { slots, ..self }
     }
 
-    /// Largest message in bytes. The ring takes slots times this, in the arena of this pod, for as long as the channel lives.
+    /// Bytes of a slot: the largest message, unless there is [`Self::growth`]. The ring takes slots times this, in the arena of this pod,
+    /// for as long as the channel lives.
     #[must_use]
     pub fn slot_bytes(self, slot_bytes: u64) -> Self {
         Self { slot_bytes, ..self }
+    }
+
+    /// Largest message in bytes, where it may be larger than a slot; none is by default. Such a message has memory of its own in the arena
+    /// of this pod, from when it is written until its slot is used again. It costs a call to the sidecar, and one of each reader of this
+    /// pod. Another peer that reads has slots of so many bytes.
+    #[must_use]
+    pub fn growth(self, growth: u64) -> Self {
+        Self { growth, ..self }
     }
 
     /// Readers at most; 1,024 by default, which is the most.
@@ -202,7 +216,8 @@ impl ChannelSpec {
     }
 
     fn message(&self) -> v1::ChannelSpec {
-        let Self { name, slots, slot_bytes, readers_max, policy, evictable: evicts, .. } = self.clone();
+        let Self { name, slots, slot_bytes, growth, readers_max, policy, evictable: evicts, .. } =
+            self.clone();
         v1::ChannelSpec {
             name,
             slots,
@@ -210,6 +225,7 @@ impl ChannelSpec {
             readers_max,
             policy: policy_message(policy).into(),
             evicts,
+            growth,
         }
     }
 
@@ -222,6 +238,7 @@ impl ChannelSpec {
         }
         check_expected(self.expect_readers, self.readers_max)?;
         RingShape::with(self.policy, self.evictable, self.slots, self.slot_bytes)
+            .and_then(|shape| shape.growing(self.growth))
             .map_err(|error| Error::invalid(format!("the channel {:?}: {error}", self.name)))
     }
 }
@@ -253,6 +270,13 @@ impl Client {
             connection.require(
                 CHANNEL_OPTIONS_SINCE,
                 "channels that say who may read them, or evict readers, came with",
+                ": update the sidecar",
+            )?;
+        }
+        if spec.growth > 0 {
+            connection.require(
+                CHANNEL_GROWTH_SINCE,
+                "channels that grow came with",
                 ": update the sidecar",
             )?;
         }
@@ -299,6 +323,7 @@ impl Client {
             key,
             spec: spec.clone(),
             ring,
+            extents: Extents::new(self, connection, reply.channel, spec.slot_bytes),
             attached,
             parts: None,
             awaited: spec.expect_readers,
@@ -386,9 +411,10 @@ impl ChannelWriter {
     /// Writes a message of tensors: copies each part once, into the ring.
     ///
     /// # Errors
-    /// BLOCKED_BY with the reader that holds the place, where the policy is `block` and it does not give it back in time; TOO_LARGE above the slot,
-    /// or above the limits of parts and of their descriptors; LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what
-    /// [`Error`] says of lost sessions. Nothing of the message is seen then.
+    /// BLOCKED_BY with the reader that holds the place, where the policy is `block` and it does not give it back in time; TOO_LARGE above the slot
+    /// and the growth, or above the limits of parts and of their descriptors; ARENA_FULL, NEVER_FITS or LIMIT_EXCEEDED where a message that is
+    /// larger than the slot has no room; LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what [`Error`] says of lost
+    /// sessions. Nothing of the message is seen then.
     pub fn write(&mut self, parts: &[Part<'_>], timeout: Timeout) -> Result<Written> {
         self.write_placed(parts, timeout, |_| {})
     }
@@ -417,7 +443,7 @@ impl ChannelWriter {
         for (index, part) in parts.iter().enumerate() {
             loan.part(index)?.copy_from(0, part.bytes).map_err(out_of_slot)?;
         }
-        if let Some(place) = loan.slot.placed() {
+        if let Some(place) = loan.room.placed() {
             placed(place);
         }
         loan.publish()
@@ -443,14 +469,14 @@ impl ChannelWriter {
     ) -> Result<Written> {
         check_size(&self.spec, bytes.len() as u64)?;
         check_first(&self.first, &Parts::default())?;
-        let mut slot = self.claimant(timeout)?.claim(&mut self.ring, Layout::Plain)?;
-        slot.bytes(0, bytes.len() as u64)
-            .and_then(|mut view| view.copy_from(0, bytes))
-            .map_err(out_of_slot)?;
-        if let Some(place) = slot.placed() {
+        let claimant = self.claimant(timeout)?;
+        let slot = claimant.claim(&mut self.ring, Layout::Plain)?;
+        let mut room = self.extents.room(slot, bytes.len() as u64, &claimant)?;
+        room.bytes(0, bytes.len() as u64)?.copy_from(0, bytes).map_err(out_of_slot)?;
+        if let Some(place) = room.placed() {
             placed(place);
         }
-        let published = slot.publish(bytes.len() as u64);
+        let published = room.publish();
         if self.spec.fixed {
             self.first.get_or_insert_default();
         }
@@ -475,16 +501,20 @@ impl ChannelWriter {
             let parts = self.parts.insert(parts);
             check_first(&self.first, parts)?;
             let slot = claimant.claim(&mut self.ring, Layout::Same)?;
+            let room = self.extents.room(slot, parts.bytes(), &claimant)?;
             let first = self.spec.fixed.then_some(&mut self.first);
-            return Ok(Loan { slot, parts, first, origin: claimant.origin });
+            return Ok(Loan { room, parts, first, origin: claimant.origin });
         }
         let parts = Parts::of(descriptors.cloned())?;
         check_first(&self.first, &parts)?;
         check_size(&self.spec, parts.bytes())?;
         let layout = parts.encode();
         let slot = claimant.claim(&mut self.ring, Layout::New(&layout))?;
+        // Before what may fail: the ring has their layout from now on.
+        let parts = self.parts.insert(parts);
+        let room = self.extents.room(slot, parts.bytes(), &claimant)?;
         let first = self.spec.fixed.then_some(&mut self.first);
-        Ok(Loan { slot, parts: self.parts.insert(parts), first, origin: claimant.origin })
+        Ok(Loan { room, parts, first, origin: claimant.origin })
     }
 
     /// Says that no message comes any more: readers drain what is there, then get [`End::Finished`](super::End).
@@ -496,12 +526,23 @@ impl ChannelWriter {
 }
 
 fn check_size(spec: &ChannelSpec, bytes: u64) -> Result<()> {
-    if bytes <= spec.slot_bytes {
+    if bytes <= spec.slot_bytes.max(spec.growth) {
         return Ok(());
     }
+    if spec.growth > 0 {
+        let message = format!(
+            "a message of {bytes} bytes is larger than the {} that the channel takes; make it with more growth, or put the tensors and \
+             send their references",
+            spec.growth
+        );
+        return Err(Failure::new(Reason::TooLarge, message)
+            .with("bytes", bytes)
+            .with("growth", spec.growth)
+            .into());
+    }
     let message = format!(
-        "a message of {bytes} bytes does not fit a slot of {}; make the channel with larger slots, or put the tensors and send \
-         their references",
+        "a message of {bytes} bytes does not fit a slot of {}; make the channel with larger slots or with growth, or put the \
+         tensors and send their references",
         spec.slot_bytes
     );
     let failure = Failure::new(Reason::TooLarge, message);
@@ -548,7 +589,7 @@ impl Loan<'_> {
     /// [`Error::InvalidArgument`] for a part that the loan does not have.
     pub fn part(&mut self, index: usize) -> Result<WriteView> {
         let part = self.parts.get(index).map_err(parts_refused)?;
-        self.slot.bytes(part.offset, part.descriptor.layout.bytes()).map_err(out_of_slot)
+        self.room.bytes(part.offset, part.descriptor.layout.bytes())
     }
 
     /// Publishes the message, for every reader.
@@ -562,13 +603,13 @@ impl Loan<'_> {
         if let Some(first) = self.first {
             first.get_or_insert_with(|| self.parts.clone());
         }
-        Ok(written(self.slot.publish(self.parts.bytes())))
+        Ok(written(self.room.publish()))
     }
 }
 
 impl fmt::Debug for Loan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loan").field("sequence", &self.slot.sequence()).field("parts", &self.parts()).finish()
+        f.debug_struct("Loan").field("sequence", &self.room.sequence()).field("parts", &self.parts()).finish()
     }
 }
 

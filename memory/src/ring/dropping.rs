@@ -207,10 +207,10 @@ impl RingReader {
             }
             self.layout = (number, layout?);
         }
-        let view = inner.view(position)?;
+        let (view, extent) = inner.body(position)?;
         let (inner, layout) = (Arc::clone(inner), Arc::clone(&self.layout.1));
         self.progress.position = position.wrapping_add(1);
-        Ok(Some(Message { inner, sequence, view, layout, held_by: Some(index) }))
+        Ok(Some(Message { inner, sequence, view, extent, layout, held_by: Some(index) }))
     }
 
     /// Checks that the message that comes next is there still, without a hold: a reader at its limit may be evicted, too, and whoever

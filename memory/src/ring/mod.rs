@@ -12,6 +12,8 @@
 //! - A ring of another [`Policy`] waits for nobody. Its writer passes over slots that readers hold, and its readers find out what
 //!   was dropped: see `dropping` and `holds`.
 //! - A ring that evicts waits as one that blocks, until a reader is marked as evicted: see `evicting`.
+//! - A message that is larger than a slot lies in an *extent*: memory elsewhere, of which its entry says the number. The ring knows
+//!   nothing of that memory. Whoever writes has it made, and whoever reads finds it ([`Message::found_at`]).
 //! - No system call is made while nobody sleeps. Who goes to sleep says so, fences, looks again, and then waits for another value
 //!   of the counter than the one from before the first look. Who changes something raises the counter, fences, and looks whether
 //!   somebody says that it sleeps. Whichever comes second sees the other (Dekker), and the kernel compares the counter once more.
@@ -32,7 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use self::reader::{Mark, Message, Read, ReadError, RingCloser, RingReader};
+pub use self::reader::{Extent, Mark, Message, Read, ReadError, RingCloser, RingReader};
 use self::region::Own;
 pub use self::shape::{CURSOR_BYTES, HOLDS, LAYOUT_BYTES, RingShape, ShapeError};
 use self::shape::{cursor, ring};

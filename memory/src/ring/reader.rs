@@ -13,6 +13,7 @@ use super::region::{Own, Shared};
 use super::shape::{self, LAYOUT_BYTES, cursor, entry, ring};
 use super::wait::{self, Counter};
 use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
+use crate::OutOfBounds;
 use crate::block::Block;
 use crate::view::View;
 
@@ -93,11 +94,22 @@ pub struct Mark {
     pub(super) dropped: u64,
 }
 
+/// Memory of a message that is larger than a slot, as its entry says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Number that its writer has said.
+    pub number: u64,
+    /// Bytes of the message.
+    pub bytes: u64,
+}
+
 /// A message. Its bytes stay as they are until it is dropped; then its place is given back.
 pub struct Message {
     pub(super) inner: Arc<Inner>,
     pub(super) sequence: u64,
     pub(super) view: View,
+    /// Memory of one that is larger than a slot. Its view is empty until that is found.
+    pub(super) extent: Option<Extent>,
     pub(super) layout: Arc<[u8]>,
     /// Index of its hold in a ring that drops.
     pub(super) held_by: Option<u32>,
@@ -257,13 +269,13 @@ impl RingReader {
         if number != self.layout.0 {
             self.layout = (number, inner.layout(sequence, sequence, number)?);
         }
-        let view = inner.view(sequence)?;
+        let (view, extent) = inner.body(sequence)?;
         let mut held = inner.held.lock();
         held.taken = sequence.wrapping_add(1);
         held.count += 1;
         drop(held);
         let layout = Arc::clone(&self.layout.1);
-        Ok(Message { inner: Arc::clone(inner), sequence, view, layout, held_by: None })
+        Ok(Message { inner: Arc::clone(inner), sequence, view, extent, layout, held_by: None })
     }
 }
 
@@ -336,15 +348,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Bytes of the message at a position, as its entry says.
-    pub(super) fn view(&self, position: u64) -> Result<View, ReadError> {
+    /// Bytes of the message at a position, as its entry says: none, and where they are, if they are more than a slot has.
+    pub(super) fn body(&self, position: u64) -> Result<(View, Option<Extent>), ReadError> {
         let bytes = self.ring.load64(self.shape.entry(position, entry::BYTES));
-        if bytes > self.shape.slot_bytes() {
-            let slot_bytes = self.shape.slot_bytes();
-            return Err(damaged(position, format!("it has {bytes} bytes in a slot of {slot_bytes}")));
+        let most = self.shape.message_bytes();
+        if bytes > most {
+            return Err(damaged(position, format!("it has {bytes} bytes, and {most} are the most")));
         }
-        let view = self.ring.view(self.shape.data(position), bytes);
-        view.map_err(|error| damaged(position, error.to_string()))
+        let number = || self.ring.load64(self.shape.entry(position, entry::EXTENT));
+        let extent = (bytes > self.shape.slot_bytes()).then(|| Extent { number: number(), bytes });
+        let here = if extent.is_some() { 0 } else { bytes };
+        let view = self.ring.view(self.shape.data(position), here);
+        view.map(|view| (view, extent)).map_err(|error| damaged(position, error.to_string()))
     }
 
     fn is_closed(&self) -> bool {
@@ -446,10 +461,44 @@ impl Message {
         self.sequence
     }
 
-    /// Bytes of the message.
+    /// Bytes of the message. None of one that is larger than a slot until its extent was found.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
+    }
+
+    /// Number of its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.extent.map_or(self.view.len() as u64, |extent| extent.bytes)
+    }
+
+    /// The extent of a message that is larger than a slot, which is to be found; none where its bytes lie in the ring.
+    #[must_use]
+    pub fn extent(&self) -> Option<Extent> {
+        self.extent
+    }
+
+    /// The extent begins at that place: the bytes are read there.
+    ///
+    /// # Errors
+    /// It does not lie in the map.
+    pub fn found_at(&mut self, place: Place) -> Result<(), OutOfBounds> {
+        if let Some(extent) = self.extent {
+            self.view = View::new(place.mapping, place.offset, extent.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The extent is a block of this sidecar: the bytes are read there.
+    ///
+    /// # Errors
+    /// It has fewer bytes than the message.
+    pub fn found_in(&mut self, block: &Block) -> Result<(), OutOfBounds> {
+        if let Some(extent) = self.extent {
+            self.view = View::of_block(block, 0, extent.bytes)?;
+        }
+        Ok(())
     }
 
     /// Layout of the message; messages one after the other with the same one share it. Empty for none.
@@ -470,7 +519,7 @@ impl Drop for Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (sequence, bytes) = (self.sequence, self.view.len());
+        let (sequence, bytes) = (self.sequence, self.bytes());
         f.debug_struct("Message").field("sequence", &sequence).field("bytes", &bytes).finish_non_exhaustive()
     }
 }

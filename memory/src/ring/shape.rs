@@ -7,14 +7,14 @@
 //!       128  events u32    132  state u32                                   68  state u32
 //!       192  wants u32                                                      72  asleep u32
 //!       256  entries: slots x 64 B {position + 1, layout, bytes,            80  dropped u64
-//!            layout bytes, sequence, last}
+//!            layout bytes, sequence, last, extent}
 //!        ..  layouts: 8 x 16 KiB
 //!        ..  data: slots x stride, and one more in a ring that drops
 //! ```
 //! Words that different sides write lie in lines of their own. A ring that blocks has version 1 and no use for the words policy,
 //! written, holds and the sequence of an entry: position and sequence are one there. Dropped is what a reader that resumed has missed.
 //! A ring that drops has version 2, and one that blocks and evicts version 3: readers of earlier releases refuse what they do not
-//! know. The word last of an entry is its writer's own.
+//! know. The word last of an entry is its writer's own. The word extent is written where a message has more bytes than a slot.
 
 use super::Policy;
 use super::region::LINE;
@@ -22,6 +22,8 @@ use crate::PAGE;
 
 /// Fewest and most slots.
 const SLOTS: std::ops::RangeInclusive<u32> = 2..=65_536;
+/// Bytes of a ring at most, and of a message.
+const BYTES_MAX: u64 = 1 << 48;
 /// Bytes of one layout at most. Eight of them are in each ring.
 pub const LAYOUT_BYTES: u64 = 16 << 10;
 /// Layouts that are kept at a time. A new one waits until no reader needs the one whose place it takes.
@@ -58,6 +60,8 @@ pub(super) mod entry {
     pub(in super::super) const SEQUENCE: u64 = 32;
     /// Position plus 1 of the message that was written to the slot last. It stays when the entry is withdrawn.
     pub(in super::super) const LAST: u64 = 40;
+    /// Number of the memory that has the message, where that is larger than a slot.
+    pub(in super::super) const EXTENT: u64 = 48;
 }
 
 /// Offsets of the words of a cursor.
@@ -94,6 +98,16 @@ pub enum ShapeError {
         /// Requested bytes of a slot.
         slot_bytes: u64,
     },
+    /// Largest message below the bytes of a slot, or above what can be counted.
+    #[error(
+        "messages of up to {growth} bytes (growth) are none for slots of {slot_bytes}: it is at least a slot's bytes, and at most 2^48"
+    )]
+    Growth {
+        /// Requested value.
+        growth: u64,
+        /// Bytes of a slot.
+        slot_bytes: u64,
+    },
 }
 
 /// Shape of a ring, proven.
@@ -103,6 +117,7 @@ pub struct RingShape {
     evicts: bool,
     slots: u32,
     slot_bytes: u64,
+    message_bytes: u64,
     stride: u64,
     layouts: u64,
     data: u64,
@@ -135,7 +150,7 @@ impl RingShape {
             return Err(ShapeError::Slots { slots });
         }
         let wrong = ShapeError::Bytes { slots, slot_bytes };
-        if slot_bytes == 0 || slot_bytes > 1 << 48 {
+        if slot_bytes == 0 || slot_bytes > BYTES_MAX {
             return Err(wrong);
         }
         // Small messages lie side by side, large ones at pages.
@@ -144,8 +159,24 @@ impl RingShape {
         let data = (layouts + LAYOUTS * LAYOUT_BYTES).next_multiple_of(PAGE);
         let places = u64::from(slots) + u64::from(policy.drops());
         let bytes = stride.checked_mul(places).and_then(|all| all.checked_add(data));
-        let bytes = bytes.filter(|bytes| *bytes <= 1 << 48).ok_or(wrong)?;
-        Ok(Self { policy, evicts, slots, slot_bytes, stride, layouts, data, bytes })
+        let bytes = bytes.filter(|bytes| *bytes <= BYTES_MAX).ok_or(wrong)?;
+        let message_bytes = slot_bytes;
+        Ok(Self { policy, evicts, slots, slot_bytes, message_bytes, stride, layouts, data, bytes })
+    }
+
+    /// The same shape for messages of up to `growth` bytes: one that is larger than a slot lies elsewhere. 0 is no growth.
+    ///
+    /// # Errors
+    /// The number, where it is below the bytes of a slot or cannot be counted.
+    pub fn growing(self, growth: u64) -> Result<Self, ShapeError> {
+        if growth == 0 {
+            return Ok(self);
+        }
+        let slot_bytes = self.slot_bytes;
+        if !(slot_bytes..=BYTES_MAX).contains(&growth) {
+            return Err(ShapeError::Growth { growth, slot_bytes });
+        }
+        Ok(Self { message_bytes: growth, ..self })
     }
 
     /// Policy of the ring.
@@ -171,10 +202,16 @@ impl RingShape {
         self.slots
     }
 
-    /// Largest message in bytes.
+    /// Bytes of a slot: the largest message of a ring that does not grow.
     #[must_use]
     pub fn slot_bytes(&self) -> u64 {
         self.slot_bytes
+    }
+
+    /// Largest message in bytes.
+    #[must_use]
+    pub fn message_bytes(&self) -> u64 {
+        self.message_bytes
     }
 
     /// Length of the ring in bytes.
@@ -261,6 +298,17 @@ mod tests {
         }
         for slot_bytes in [0, 1 << 48, u64::MAX] {
             assert_eq!(RingShape::new(2, slot_bytes), Err(ShapeError::Bytes { slots: 2, slot_bytes }));
+        }
+    }
+
+    #[test]
+    fn growth_is_at_least_a_slot_and_changes_no_place_in_the_ring() {
+        let shape = RingShape::new(2, 64).unwrap();
+        assert_eq!(shape.growing(0), Ok(shape));
+        let grown = shape.growing(1 << 20).unwrap();
+        assert_eq!((grown.slot_bytes(), grown.message_bytes(), grown.bytes()), (64, 1 << 20, shape.bytes()));
+        for growth in [1, 63, BYTES_MAX + 1, u64::MAX] {
+            assert_eq!(shape.growing(growth), Err(ShapeError::Growth { growth, slot_bytes: 64 }));
         }
     }
 }

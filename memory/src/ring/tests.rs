@@ -18,6 +18,7 @@ mod acknowledging;
 mod dropping;
 mod dying;
 mod evicting;
+mod growing;
 
 /// Counts what a thread allocates.
 struct Counting;

@@ -309,7 +309,8 @@ impl RingWriter {
         }
     }
 
-    fn publish(&mut self, layout: (u64, u32), bytes: u64) -> Published {
+    /// Publishes a message of so many bytes: in its slot, or where there are more, in an extent.
+    fn publish(&mut self, layout: (u64, u32), bytes: u64, extent: u64) -> Published {
         let sequence = self.sequence;
         self.sequence += 1;
         if self.is_dropped {
@@ -318,6 +319,9 @@ impl RingWriter {
         let word = |word| self.shape.entry(self.head, word);
         self.ring.store64(word(entry::LAYOUT), layout.0);
         self.ring.store64(word(entry::BYTES), bytes);
+        if bytes > self.shape.slot_bytes() {
+            self.ring.store64(word(entry::EXTENT), extent);
+        }
         self.ring.store32(word(entry::LAYOUT_BYTES), layout.1);
         self.ring.store64(word(entry::SEQUENCE), sequence);
         self.ring.store64(word(entry::LAST), self.head + 1);
@@ -562,6 +566,19 @@ impl Slot<'_> {
     /// The message is there, with so many bytes; cut at the slot's.
     pub fn publish(self, bytes: u64) -> Published {
         let bytes = bytes.min(self.writer.shape.slot_bytes());
-        self.writer.publish(self.layout, bytes)
+        self.writer.publish(self.layout, bytes, 0)
+    }
+
+    /// Index of the slot; none where the message will be dropped, because readers hold every slot.
+    #[must_use]
+    pub fn index(&self) -> Option<u64> {
+        (!self.writer.is_dropped).then(|| self.writer.shape.slot(self.writer.head))
+    }
+
+    /// The message is there, with more bytes than the slot has: in the extent of that number. That stays as it is until a slot of the
+    /// same index is claimed.
+    pub fn publish_elsewhere(self, extent: u64, bytes: u64) -> Published {
+        let bytes = bytes.min(self.writer.shape.message_bytes());
+        self.writer.publish(self.layout, bytes, extent)
     }
 }

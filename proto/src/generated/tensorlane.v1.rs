@@ -689,7 +689,7 @@ pub struct ChannelSpec {
     /// Messages that it holds at a time: 2 to 65,536.
     #[prost(uint32, tag = "2")]
     pub slots: u32,
-    /// Largest message, in bytes. The ring takes slots times this, in the arena of the writer's pod.
+    /// Bytes of a slot: the largest message, unless there is growth. The ring takes slots times this, in the arena of the writer's pod.
     #[prost(uint64, tag = "3")]
     pub slot_bytes: u64,
     /// Readers at most; 0 means 1,024, which is the most.
@@ -701,6 +701,9 @@ pub struct ChannelSpec {
     /// Of a channel that blocks, since version 9: its writer may evict readers. A reader holds 7 messages at most then, and less than there are slots.
     #[prost(bool, tag = "6")]
     pub evicts: bool,
+    /// Largest message in bytes, since version 10, where that may be larger than a slot: at least slot_bytes. 0: no message is. Not over gRPC.
+    #[prost(uint64, tag = "7")]
+    pub growth: u64,
 }
 /// Makes a channel, whose only writer is this session.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -797,8 +800,37 @@ pub struct ChannelAttachResponse {
     #[prost(fixed64, tag = "11")]
     pub epoch: u64,
 }
-/// Ends a channel that this session writes, or a reader of this session; or evicts a reader of a channel that this session writes. No
-/// reply.
+/// Memory of one message that is larger than a slot. Its writer asks for it before it writes, and each reader of the pod when it reads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelExtentRequest {
+    /// Number of the channel, which this session writes; 0 where a reader asks.
+    #[prost(uint64, tag = "1")]
+    pub channel: u64,
+    /// Number of the reader; 0 where the writer asks.
+    #[prost(uint64, tag = "2")]
+    pub reader: u64,
+    /// Number of the extent, as the message says it; 0 where the writer asks.
+    #[prost(uint64, tag = "3")]
+    pub extent: u64,
+    /// Bytes of the message.
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// Time in which the writer waits for room, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "5")]
+    pub deadline_ms: u64,
+}
+/// The memory, until the writer has its slot anew (`ChannelDetachRequest.extent`), or the channel is read to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelExtentResponse {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub extent: u64,
+    /// Place of it: in a segment that the writer's session writes, and that others read.
+    #[prost(message, optional, tag = "2")]
+    pub location: ::core::option::Option<Location>,
+}
+/// Ends a channel that this session writes, or a reader of this session; or evicts a reader of a channel that this session writes; or
+/// frees an extent of one. No reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChannelDetachRequest {
     /// Number of the channel; 0 where a reader ends.
@@ -813,6 +845,9 @@ pub struct ChannelDetachRequest {
     /// Set by a writer, since version 9: the reader is evicted. The channel is 0 then.
     #[prost(bool, tag = "4")]
     pub evicts: bool,
+    /// Set by a writer, since version 10: that extent of the channel is freed, and the channel goes on.
+    #[prost(uint64, tag = "5")]
+    pub extent: u64,
 }
 /// On the session socket, call 0, and without a body on the event pipe: a reader comes or goes. Its cursor's segment was
 /// announced before.
@@ -881,7 +916,7 @@ pub struct ChannelStatus {
     /// Its readers; those of all channels and the patterns of `allowed` have 4 MiB in one answer.
     #[prost(message, repeated, tag = "5")]
     pub readers: ::prost::alloc::vec::Vec<ChannelReaderStatus>,
-    /// Bytes of the ring.
+    /// Bytes of the ring, and of messages that are larger than its slots.
     #[prost(uint64, tag = "6")]
     pub bytes: u64,
     /// The peer that has the channel, of which this is a replica; empty for a channel of this peer.

@@ -56,7 +56,7 @@ use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
 use tensorlane_proto::negotiate::Offer;
 
 pub use self::acquire::Borrowed;
-pub use self::channels::{Attached, Created, HostedReader, HostedWriter};
+pub use self::channels::{Attached, ChannelExtent, Created, HostedReader, HostedWriter};
 use self::fetch::Fetches;
 pub use self::pipes::{HostedPipe, PipeTotals};
 pub use self::put::{OpenPut, stored_result};

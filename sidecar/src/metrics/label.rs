@@ -139,6 +139,8 @@ labels! {
         ChannelAttach = "channel_attach",
         /// Ends a channel or a reader of one.
         ChannelDetach = "channel_detach",
+        /// Makes memory for a message that is larger than a slot, or finds it.
+        ChannelExtent = "channel_extent",
         /// Channels, with how far their readers are.
         ChannelStat = "channel_stat",
         /// Channel that is written over gRPC, from begin to end.

@@ -24,7 +24,7 @@ use super::link::{Segments, SessionLink};
 use super::read::gives_back;
 use super::requests::{Admitted, COUNTED_FROM, Requests};
 use crate::cancel::Cancel;
-use crate::exchange::{Attached, Caller, Created, Exchange, Room, RowsRead, Taken};
+use crate::exchange::{Attached, Caller, ChannelExtent, Created, Exchange, Room, RowsRead, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::label::{Moved, Verb};
 use crate::results::{Ended, Results};
@@ -277,6 +277,15 @@ impl Call {
         }
     }
 
+    /// Memory of a message that cannot be shown to its writer is freed at once.
+    pub(super) fn answer_extent(self, outcome: Result<ChannelExtent, Failure>) {
+        let exchange = Arc::clone(&self.exchange);
+        match outcome {
+            Ok(extent) => self.answer_shown(&[&extent.block], extent.message(), &*exchange, &extent.end()),
+            Err(failure) => self.fail(&failure),
+        }
+    }
+
     fn answer_shown<M: Message + Results>(
         self,
         blocks: &[&Block],
@@ -369,6 +378,7 @@ impl Call {
             SessionKind::ChannelCreate => Verb::ChannelCreate,
             SessionKind::ChannelAttach => Verb::ChannelAttach,
             SessionKind::ChannelDetach => Verb::ChannelDetach,
+            SessionKind::ChannelExtent => Verb::ChannelExtent,
             SessionKind::ChannelStat => Verb::ChannelStat,
             SessionKind::SetCreate => Verb::SetCreate,
             SessionKind::SetOpen => Verb::SetOpen,

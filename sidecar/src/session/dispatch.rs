@@ -7,9 +7,9 @@ use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, PIPES_SINCE, SESSION_BODY_MAX,
-    SESSION_ITEMS_MAX, SET_SNAPSHOTS_SINCE, SETS_SINCE, STAGE_SINCE, SessionKind, WATCH_SINCE,
-    top_level_items,
+    CHANNEL_GROWTH_SINCE, CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, PIPES_SINCE,
+    SESSION_BODY_MAX, SESSION_ITEMS_MAX, SET_SNAPSHOTS_SINCE, SETS_SINCE, STAGE_SINCE, SessionKind,
+    WATCH_SINCE, top_level_items,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -175,6 +175,7 @@ fn since(kind: SessionKind) -> u32 {
         | SessionKind::ChannelDetach
         | SessionKind::ChannelStat
         | SessionKind::ChannelReady => CHANNELS_SINCE,
+        SessionKind::ChannelExtent => CHANNEL_GROWTH_SINCE,
         SessionKind::PipeListen
         | SessionKind::PipeConnect
         | SessionKind::PipeAccept
@@ -254,6 +255,10 @@ fn verb_call(
         SessionKind::ChannelAttach => {
             let request: v1::ChannelAttachRequest = call.decode(header, body)?;
             exchange.channel_attach(call.caller(), &request, move |outcome| call.answer_attached(outcome));
+        }
+        SessionKind::ChannelExtent => {
+            let request: v1::ChannelExtentRequest = call.decode(header, body)?;
+            exchange.channel_extent(call.caller(), &request, move |outcome| call.answer_extent(outcome));
         }
         SessionKind::SetOpen => {
             let request: v1::SetOpenRequest = call.decode(header, body)?;

@@ -2,7 +2,7 @@
 
 use tensorlane_client::channel::{ChannelSpec, Policy, Read, ReadOptions, Timeout};
 use tensorlane_proto::Reason;
-use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
+use tensorlane_proto::frame::{CHANNEL_GROWTH_SINCE, CHANNELS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_tests::raw::RawSession;
 use tensorlane_tests::{Sidecar, until};
@@ -44,6 +44,48 @@ fn a_session_ends_no_channel_and_no_reader_of_others() {
 }
 
 #[test]
+fn a_session_has_no_extents_of_others_and_frees_none() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer =
+        client.channel_writer(&ChannelSpec::new("c").slots(2).slot_bytes(64).growth(4096)).unwrap();
+    let mut reader = client.channel_reader("c", &ReadOptions::new()).unwrap();
+    writer.write_bytes(&[7; 4096], Timeout::Default).unwrap();
+    let mut stranger = RawSession::begin_in(&sidecar, CHANNEL_GROWTH_SINCE);
+    for number in 0..10 {
+        let makes = v1::ChannelExtentRequest { channel: number, bytes: 65, ..Default::default() };
+        let refused = stranger.call::<v1::ChannelExtentResponse>(SessionKind::ChannelExtent, &makes);
+        assert_eq!(refused.unwrap_err().reason, Reason::NotFound, "channel {number}");
+        for extent in 0..10 {
+            let end = v1::ChannelDetachRequest { channel: number, extent, ..Default::default() };
+            stranger.send(SessionKind::ChannelDetach, &end);
+            let opens =
+                v1::ChannelExtentRequest { reader: number, extent, bytes: u64::MAX, ..Default::default() };
+            let refused = stranger.call::<v1::ChannelExtentResponse>(SessionKind::ChannelExtent, &opens);
+            assert_eq!(refused.unwrap_err().reason, Reason::NotFound, "reader {number}, extent {extent}");
+        }
+    }
+    let Read::Message(message) = reader.read(Timeout::Default).unwrap() else { panic!("a message is there") };
+    assert_eq!(message.bytes().to_vec(), [7; 4096]);
+    drop((message, reader, writer, stranger, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_reader_that_knows_no_growth_is_refused_by_a_channel_that_grows_and_leaves_nothing() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let writer = client.channel_writer(&ChannelSpec::new("c").slots(2).slot_bytes(64).growth(4096)).unwrap();
+    let mut old = RawSession::begin_in(&sidecar, CHANNEL_GROWTH_SINCE - 1);
+    let attach = v1::ChannelAttachRequest { name: "c".to_owned(), ..v1::ChannelAttachRequest::default() };
+    let refused = old.call::<v1::ChannelAttachResponse>(SessionKind::ChannelAttach, &attach).unwrap_err();
+    assert_eq!((refused.reason, refused.detail("growth")), (Reason::Unsupported, Some("4096")));
+    assert!(refused.message.contains("without growth"), "{refused}");
+    drop((writer, old, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
 fn shapes_names_and_numbers_out_of_their_bounds_are_refused_and_leave_nothing() {
     let sidecar = Sidecar::start();
     let mut session = RawSession::begin_in(&sidecar, CHANNELS_SINCE);
@@ -63,7 +105,13 @@ fn shapes_names_and_numbers_out_of_their_bounds_are_refused_and_leave_nothing() 
         request.spec.as_mut().unwrap().policy = policy;
         request
     };
-    for request in wrong.into_iter().chain([unknown(3), unknown(-1), unknown(i32::MAX)]) {
+    let grows = |growth| {
+        let mut request = create("a", 4, 64);
+        request.spec.as_mut().unwrap().growth = growth;
+        request
+    };
+    let wrong = wrong.into_iter().chain([unknown(3), unknown(-1), unknown(i32::MAX)]);
+    for request in wrong.chain([grows(1), grows(63), grows(u64::MAX)]) {
         let refused = session.call::<v1::ChannelCreateResponse>(SessionKind::ChannelCreate, &request);
         assert_eq!(refused.unwrap_err().reason, Reason::InvalidArgument, "{request:?}");
     }

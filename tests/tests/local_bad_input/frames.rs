@@ -101,6 +101,7 @@ fn frames_that_may_not_come_now_cut_the_session() {
         SessionKind::ChannelDetach,
         SessionKind::ChannelStat,
         SessionKind::ChannelReady,
+        SessionKind::ChannelExtent,
         SessionKind::SetCreate,
         SessionKind::SetOpen,
         SessionKind::SetRead,

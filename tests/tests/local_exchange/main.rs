@@ -5,6 +5,7 @@ mod directories;
 mod evictions;
 mod exchange;
 mod file_sets;
+mod growth;
 mod mutable_sets;
 mod pipe_contexts;
 mod pipe_streams;

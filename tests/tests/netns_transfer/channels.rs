@@ -83,6 +83,35 @@ fn a_channel_brings_every_message_to_its_pod_and_to_another_in_order() {
 }
 
 #[test]
+fn messages_larger_than_a_slot_come_to_another_pod_in_slots_of_the_largest() {
+    const MESSAGES: u64 = 600;
+    let peers = Peers::steady();
+    let spec = ChannelSpec::new("c").slots(4).slot_bytes(1 << 10).growth(4 << 20);
+    let mut writer = peers.client(0).channel_writer(&spec).unwrap();
+    let readers = [reader(&peers, 0, "c"), reader(&peers, 1, "a/c")];
+    let shapes = readers.each_ref().map(|reader| (reader.attached().slot_bytes, reader.attached().growth));
+    assert_eq!(shapes, [(1 << 10, 4 << 20), (4 << 20, 0)]);
+    let check = |mut reader: ChannelReader| {
+        for number in 0..MESSAGES {
+            let (sequence, got) = read(&mut reader);
+            assert_eq!(sequence, number);
+            assert!(got == bytes(number), "message {number} is another one");
+        }
+        assert_eq!(end(&mut reader), End::Finished);
+    };
+    thread::scope(|scope| {
+        for reader in readers {
+            scope.spawn(move || check(reader));
+        }
+        for number in 0..MESSAGES {
+            writer.write_bytes(&bytes(number), LONG).unwrap();
+        }
+        writer.finish();
+    });
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_writer_waits_for_a_reader_of_another_pod_and_names_its_peer() {
     let peers = Peers::steady();
     let (mut writer, mut there) = pair(&peers);

@@ -163,6 +163,7 @@ fn channel_json(channel: &ChannelStatus) -> Value {
         "written": channel.written,
         "slots": spec.slots,
         "slot_bytes": spec.slot_bytes,
+        "growth": spec.growth,
         "readers_max": spec.readers_max,
         "policy": policy(channel),
         "evicts": spec.evicts,

@@ -151,6 +151,7 @@ mod tests {
             writer: "w".to_owned(),
             slots: 4,
             slot_bytes: 64,
+            growth: 0,
             policy: Policy::Block,
         };
         let again = attachment(90, 90, "tcp").behind(&attachment(7, 3, "local"));

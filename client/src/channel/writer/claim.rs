@@ -87,6 +87,15 @@ impl Claimant {
         })
     }
 
+    /// Time that is left.
+    pub(super) fn left(&self) -> Duration {
+        match self.deadline {
+            Deadline::Now => Duration::ZERO,
+            Deadline::At(until) => until.saturating_duration_since(Instant::now()),
+            Deadline::Never => Duration::MAX,
+        }
+    }
+
     fn blocked(&self, reader: u64, sequence: u64, held: Duration) -> Error {
         let client = self.attached.client_of(reader);
         let message = format!(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorlane_memory::{Block, Owner as Segments, Purpose, ring};
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{CHANNEL_OPTIONS_SINCE, SessionKind};
+use tensorlane_proto::frame::{CHANNEL_GROWTH_SINCE, CHANNEL_OPTIONS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorName};
@@ -115,6 +115,14 @@ impl Who {
                     spec.name
                 );
                 Err(Failure::new(Reason::Unsupported, message))
+            }
+            Self::Session(link) if spec.growth > 0 && link.version() < CHANNEL_GROWTH_SINCE => {
+                let message = format!(
+                    "messages of the channel {:?} may be larger than its slots, and this reader's release knows no such channels; update \
+                     it, or make the channel without growth",
+                    spec.name
+                );
+                Err(Failure::new(Reason::Unsupported, message).with("growth", spec.growth))
             }
             _ => Ok(()),
         }

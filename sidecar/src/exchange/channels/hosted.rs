@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorlane_memory::ring::{RingCloser, RingReader, RingReaders, RingWriter};
+use tensorlane_memory::ring::{Message, RingCloser, RingReader, RingReaders, RingWriter};
 use tensorlane_memory::{Block, Purpose};
 use tensorlane_proto::channel::check_expected;
 use tensorlane_proto::failure::{Failure, Reason};
@@ -58,6 +58,7 @@ pub struct HostedWriter {
 pub struct HostedReader {
     exchange: Arc<Exchange>,
     session: SessionId,
+    channel: u64,
     reader: u64,
     attached: v1::ChannelAttached,
     epoch: u64,
@@ -112,6 +113,7 @@ impl Exchange {
         let writer = Party { session: self.channels.next_stream(), client };
         let checked = own_spec(open.spec.as_ref(), open.readers.as_ref()).and_then(|made| {
             check_eviction(&made.0, open.evict_after_ms)?;
+            check_growth(&made.0)?;
             check_expected(open.expect_readers, made.0.readers_max)?;
             self.channels.table.lock().check_create(writer.session, &made.0)?;
             Ok(made)
@@ -245,7 +247,7 @@ impl HostedReader {
         attached: &Attached,
     ) -> Result<(Self, RingReader), Failure> {
         let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
-        let Attached { reader, spec, writer, ring, cursor, first, missed, route, peer, .. } = attached;
+        let Attached { reader, channel, spec, writer, ring, cursor, first, missed, route, peer } = attached;
         let shape = spec.shape().map_err(|error| internal(&error))?;
         let ring = RingReader::of_blocks(ring, cursor, shape, *first).map_err(|error| internal(&error))?;
         let attached = v1::ChannelAttached {
@@ -257,8 +259,8 @@ impl HostedReader {
             peer: peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         };
         let (exchange, closer) = (Arc::clone(exchange), ring.closer());
-        let epoch = spec.epoch;
-        Ok((Self { exchange, session, reader: *reader, attached, epoch, closer }, ring))
+        let (channel, reader, epoch) = (*channel, *reader, spec.epoch);
+        Ok((Self { exchange, session, channel, reader, attached, epoch, closer }, ring))
     }
 
     /// Result of the attach.
@@ -271,6 +273,14 @@ impl HostedReader {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Finds the bytes of a message that was read, where it is larger than a slot.
+    ///
+    /// # Errors
+    /// MESSAGE_DAMAGED where they are not there.
+    pub fn find(&self, message: &mut Message) -> Result<(), Failure> {
+        self.exchange.find_extent(self.channel, message)
     }
 }
 
@@ -289,6 +299,15 @@ fn check_eviction(spec: &Spec, evict_after_ms: u64) -> Result<(), Failure> {
     }
     let message = "`evict_after_ms` is for a channel whose shape says `evicts`; say both, or neither";
     Err(Failure::new(Reason::InvalidArgument, message).with("evict_after_ms", evict_after_ms))
+}
+
+/// Checks that a stream can write a channel of that shape: its messages lie in slots alone.
+pub(super) fn check_growth(spec: &Spec) -> Result<(), Failure> {
+    if spec.growth == 0 {
+        return Ok(());
+    }
+    let message = "messages over gRPC are written to slots: leave `growth` out, and make `slot_bytes` the largest message";
+    Err(Failure::new(Reason::Unsupported, message).with("growth", spec.growth))
 }
 
 /// Attaches a reader to the ring of a stream; ended where the stream is.

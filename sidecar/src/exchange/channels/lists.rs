@@ -74,6 +74,7 @@ mod tests {
             readers_max: u32::MAX,
             policy: i32::MAX,
             evicts: true,
+            growth: u64::MAX,
         };
         let channel = v1::ChannelStatus {
             spec: Some(spec),

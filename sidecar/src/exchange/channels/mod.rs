@@ -2,6 +2,7 @@
 //!
 //! - [`table`]: who writes and who reads what. Pure.
 //! - [`attach`]: one reader on its way.
+//! - [`extents`]: memory of messages that are larger than a slot.
 //! - [`relay`]: a channel of ours that another peer reads.
 //! - [`replica`]: a channel of another peer that is read here.
 //! - [`credit`]: what may be on its way between the two. Pure.
@@ -15,6 +16,7 @@
 mod attach;
 mod attachment;
 mod credit;
+mod extents;
 mod hosted;
 mod lists;
 mod relay;
@@ -40,6 +42,7 @@ use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use self::attach::{Attach, Who};
+pub use self::extents::ChannelExtent;
 use self::hosted::HostedReaders;
 pub use self::hosted::{HostedReader, HostedWriter};
 use self::lists::{LISTS_BYTES_MAX, ListRoom};
@@ -274,11 +277,14 @@ impl Exchange {
         }
     }
 
-    /// Ends a channel or a reader of a session, or evicts a reader.
+    /// Ends a channel or a reader of a session, or evicts a reader, or frees an extent.
     pub fn channel_detach(&self, session: SessionId, request: &v1::ChannelDetachRequest) {
-        let v1::ChannelDetachRequest { channel, reader, still_mapped, evicts } = *request;
+        let v1::ChannelDetachRequest { channel, reader, still_mapped, evicts, extent } = *request;
         if evicts {
             return self.channel_evict(session, reader);
+        }
+        if extent > 0 {
+            return self.channel_free(session, channel, extent);
         }
         if channel > 0 {
             let effects = {
@@ -451,7 +457,7 @@ impl Exchange {
     /// The messages of a channel that this session writes stay counted when it ends.
     fn count_written(&self, channel: Option<&Channel<Block>>, session: SessionId) {
         if let Some(channel) = channel
-            && channel.writer.as_ref().is_some_and(|(party, _)| party.session == session)
+            && channel.is_written_by(session)
         {
             let head = ring::inspect_ring(&channel.ring).head;
             add(&self.channels.written, head);
@@ -467,7 +473,7 @@ impl Exchange {
                     let dropped = ring::inspect_cursor(&cursor).dropped;
                     add(&self.channels.dropped[policy as usize], dropped);
                 }
-                Effect::Pin { session, ring } => self.store.pin(session, vec![ring]),
+                Effect::Pin { session, blocks } => self.store.pin(session, blocks),
                 Effect::Refuse { reader } => {
                     let attach = self.channels.asked.lock().remove(&reader);
                     if let Some(attach) = attach {
@@ -549,14 +555,14 @@ fn shape_of(spec: &v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
         return Err(invalid(message).with("readers_max", spec.readers_max));
     }
     let readers_max = if spec.readers_max == 0 { READERS_MAX } else { spec.readers_max };
-    let (slots, slot_bytes, allowed) = (spec.slots, spec.slot_bytes, AllowedPeers::All);
-    let spec = Spec { name, slots, slot_bytes, readers_max, policy, evicts, allowed, epoch: 0 };
+    let (slots, slot_bytes, growth, allowed) = (spec.slots, spec.slot_bytes, spec.growth, AllowedPeers::All);
+    let spec = Spec { name, slots, slot_bytes, readers_max, policy, evicts, growth, allowed, epoch: 0 };
     let shape = spec.shape().map_err(|error| invalid(error.to_string()).with("channel", &spec.name))?;
     Ok((spec, shape))
 }
 
 fn spec_message(spec: &Spec) -> v1::ChannelSpec {
-    let Spec { name, slots, slot_bytes, readers_max, policy, evicts, .. } = spec;
+    let Spec { name, slots, slot_bytes, readers_max, policy, evicts, growth, .. } = spec;
     v1::ChannelSpec {
         name: name.to_string(),
         slots: *slots,
@@ -564,7 +570,13 @@ fn spec_message(spec: &Spec) -> v1::ChannelSpec {
         readers_max: *readers_max,
         policy: policy_message(*policy).into(),
         evicts: *evicts,
+        growth: *growth,
     }
+}
+
+/// Shape of a channel as another peer has it: each of its slots takes the largest message.
+fn far_spec(spec: &Spec) -> v1::ChannelSpec {
+    v1::ChannelSpec { slot_bytes: spec.message_bytes(), growth: 0, ..spec_message(spec) }
 }
 
 fn policy_message(policy: Policy) -> v1::ChannelPolicy {
@@ -650,7 +662,7 @@ fn status(
         written: now.head,
         finished: now.state == Some(RingState::Finished),
         readers,
-        bytes: channel.ring.len(),
+        bytes: channel.extents.values().map(Block::len).fold(channel.ring.len(), u64::saturating_add),
         peer: channel.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         route: if channel.peer.is_some() { replica::ROUTE } else { "" }.to_owned(),
         allowed,

@@ -28,7 +28,7 @@ use super::super::names::tensor_name;
 use super::attach::Attach;
 use super::attachment::{Attachment, Standing};
 use super::credit::Window;
-use super::{Attached, spec_message};
+use super::{Attached, far_spec};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::label::PanicScope;
@@ -56,6 +56,7 @@ pub(super) fn is_peer(session: SessionId) -> bool {
 pub(super) struct Relay {
     exchange: Weak<Exchange>,
     session: SessionId,
+    channel: u64,
     reader: u64,
     /// The peer that reads.
     peer: PeerKey,
@@ -194,7 +195,7 @@ impl Relay {
         let ring = RingReader::of_blocks(ring, cursor, shape, *first).map_err(|error| internal(&error))?;
         let ring = if resumes { ring.acknowledging() } else { ring };
         let message = v1::PeerChannelAttached {
-            spec: Some(spec_message(spec)),
+            spec: Some(far_spec(spec)),
             first: *first,
             missed: attached.missed,
             writer: attached.writer.to_string(),
@@ -205,6 +206,7 @@ impl Relay {
         let relay = Arc::new(Self {
             exchange: Arc::downgrade(exchange),
             session,
+            channel: attached.channel,
             reader: attached.reader,
             peer: peer.clone(),
             drops: spec.policy.drops(),
@@ -348,7 +350,10 @@ impl Relay {
                 return self.evicted();
             }
             match ring.read(Deadline::Never, &|| self.is_stopped(turn)) {
-                Ok(Read::Message(message)) => {
+                Ok(Read::Message(mut message)) => {
+                    if !self.finds(&mut message) {
+                        break v1::PeerChannelOutcome::Lost;
+                    }
                     if !self.send(turn, &to, &message, &mut layout) {
                         return self.evicted();
                     }
@@ -373,6 +378,16 @@ impl Relay {
             }
         };
         Some(end(outcome, if self.drops { written } else { 0 }))
+    }
+
+    /// Finds the bytes of a message that is larger than a slot. Returns whether they are there.
+    fn finds(&self, message: &mut Message) -> bool {
+        let Some(exchange) = self.exchange.upgrade() else { return false };
+        let found = exchange.find_extent(self.channel, message);
+        if let Err(failure) = &found {
+            tracing::warn!(reader = self.reader, %failure, "a channel that a peer reads has ended");
+        }
+        found.is_ok()
     }
 
     /// Keeps a place to which it may go back, and none that the peer is past. Returns whether there are no more than can be: a peer that

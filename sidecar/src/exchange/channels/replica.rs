@@ -224,8 +224,8 @@ fn open(
         return joining.attach(wanted);
     }
     let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
-    // Who is evicted is the owner's to say: nobody is here.
-    let spec = v1::ChannelSpec { evicts: false, ..message.spec.clone().unwrap_or_default() };
+    // Who is evicted is the owner's to say: nobody is here. And every message lies in a slot.
+    let spec = v1::ChannelSpec { evicts: false, growth: 0, ..message.spec.clone().unwrap_or_default() };
     let (spec, shape) = shape_of(&spec)?;
     let spec = Spec { epoch: message.epoch, ..spec };
     let first = message.first;

@@ -28,6 +28,10 @@ const SESSION_CHANNELS_MAX: usize = 1_024;
 const ALL_READERS_MAX: usize = 16_384;
 /// Readers of one session at most.
 const SESSION_READERS_MAX: usize = 4_096;
+/// Extents of all channels at most. Each costs some 300 bytes beside its block.
+const ALL_EXTENTS_MAX: usize = 16_384;
+/// Extents of the channels of one session at most: those that it writes, and those without a writer that it drains.
+const SESSION_EXTENTS_MAX: usize = 4_096;
 
 /// A session with the name that its client gave itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub(super) struct Spec {
     pub(super) policy: Policy,
     /// Readers may be evicted, of a channel that blocks.
     pub(super) evicts: bool,
+    /// Largest message in bytes, where that may be larger than a slot; 0 where none is.
+    pub(super) growth: u64,
     /// Other peers that may read it.
     pub(super) allowed: AllowedPeers,
     /// Number that tells it from others that had its name.
@@ -58,6 +64,8 @@ pub(super) struct Channel<B> {
     /// The writer, with the number that it gave the channel; none once it has ended.
     pub(super) writer: Option<(Party, u64)>,
     pub(super) ring: B,
+    /// Memory of messages that are larger than a slot, by number, until the writer frees it or the channel is no more.
+    pub(super) extents: BTreeMap<u64, B>,
     pub(super) readers: BTreeMap<u64, Reader<B>>,
     /// The peer that has it, where this is a replica.
     pub(super) peer: Option<PeerName>,
@@ -96,8 +104,8 @@ pub(super) enum Effect<B> {
     TellGone { writer: SessionId, key: u64, reader: u64 },
     /// A reader that is asked for cannot be had.
     Refuse { reader: u64 },
-    /// The session's process may still look at a ring.
-    Pin { session: SessionId, ring: B },
+    /// The session's process may still look at a ring, and at its extents.
+    Pin { session: SessionId, blocks: Vec<B> },
 }
 
 /// A reader that was added: whom to ask.
@@ -140,7 +148,35 @@ impl Standing {
 impl Spec {
     /// The shape of the ring, which was proven when the spec was read.
     pub(super) fn shape(&self) -> Result<RingShape, ShapeError> {
-        RingShape::with(self.policy, self.evicts, self.slots, self.slot_bytes)
+        RingShape::with(self.policy, self.evicts, self.slots, self.slot_bytes)?.growing(self.growth)
+    }
+
+    /// Largest message in bytes.
+    pub(super) fn message_bytes(&self) -> u64 {
+        self.growth.max(self.slot_bytes)
+    }
+}
+
+// === impl Channel ===
+
+impl<B> Channel<B> {
+    fn new(spec: Spec, writer: (Party, u64), ring: B, peer: Option<PeerName>) -> Self {
+        let (extents, readers) = (BTreeMap::new(), BTreeMap::new());
+        Self { spec, writer: Some(writer), ring, extents, readers, peer }
+    }
+
+    /// Returns whether a session writes it.
+    pub(super) fn is_written_by(&self, session: SessionId) -> bool {
+        self.writer.as_ref().is_some_and(|(party, _)| party.session == session)
+    }
+
+    /// Returns whether it counts among the channels of a session: those that it writes, and those without a writer that it drains. So
+    /// whoever ends its channels and goes on reading them fills no table.
+    fn counts_for(&self, session: SessionId) -> bool {
+        match &self.writer {
+            Some((by, _)) => by.session == session,
+            None => self.readers.values().any(|reader| reader.party.session == session),
+        }
     }
 }
 
@@ -170,12 +206,8 @@ impl<B: Clone, W> Table<B, W> {
         if self.channels.len() >= CHANNELS_MAX {
             return Err(limit(&format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
         }
-        // Those that it drains, too: whoever ends its channels and goes on reading them fills no table.
-        let is_its = |channel: &&Channel<B>| match &channel.writer {
-            Some((by, _)) => by.session == session,
-            None => channel.readers.values().any(|reader| reader.party.session == session),
-        };
-        if self.channels.values().filter(is_its).count() >= SESSION_CHANNELS_MAX {
+        let its = self.channels.values().filter(|channel| channel.counts_for(session));
+        if its.count() >= SESSION_CHANNELS_MAX {
             let what = format!("this session writes or drains {SESSION_CHANNELS_MAX} channels already");
             return Err(limit(&what, SESSION_CHANNELS_MAX));
         }
@@ -198,9 +230,7 @@ impl<B: Clone, W> Table<B, W> {
         let waited = self.waiting.remove(&spec.name).unwrap_or_default();
         self.last += 1;
         self.open.insert(spec.name.clone(), self.last);
-        let channel =
-            Channel { spec, writer: Some((writer, key)), ring, readers: BTreeMap::new(), peer: None };
-        self.channels.insert(self.last, channel);
+        self.channels.insert(self.last, Channel::new(spec, (writer, key), ring, None));
         Ok((self.last, waited))
     }
 
@@ -220,10 +250,81 @@ impl<B: Clone, W> Table<B, W> {
             return Err(limit(&format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
         }
         self.last += 1;
-        let channel =
-            Channel { spec, writer: Some((writer, key)), ring, readers: BTreeMap::new(), peer: Some(peer) };
-        self.channels.insert(self.last, channel);
+        self.channels.insert(self.last, Channel::new(spec, (writer, key), ring, Some(peer)));
         Ok(self.last)
+    }
+
+    /// Checks whether a session may have an extent for a message of so many bytes, of a channel that it writes.
+    ///
+    /// # Errors
+    /// NOT_FOUND for another channel, TOO_LARGE with the largest message, LIMIT_EXCEEDED with the limit.
+    pub(super) fn check_extent(&self, session: SessionId, id: u64, bytes: u64) -> Result<(), Failure> {
+        let channel = self.channels.get(&id).filter(|channel| channel.is_written_by(session));
+        let channel = channel.ok_or_else(|| {
+            let message = format!("this session writes no channel {id}; it has ended, or is another one's");
+            Failure::new(Reason::NotFound, message).with("channel", id)
+        })?;
+        let most = channel.spec.message_bytes();
+        if bytes > most {
+            let message = format!(
+                "a message of {bytes} bytes is larger than the {most} that the channel {:?} takes; make it with more growth, or put \
+                 the tensors and send their references",
+                channel.spec.name
+            );
+            return Err(Failure::new(Reason::TooLarge, message).with("bytes", bytes).with("growth", most));
+        }
+        let count = |channel: &Channel<B>| channel.extents.len();
+        let own = self.channels.values().filter(|channel| channel.counts_for(session));
+        let its: usize = own.map(count).sum();
+        if its >= SESSION_EXTENTS_MAX {
+            let what =
+                format!("channels of this session have {its} messages that are larger than their slots");
+            return Err(limit(&what, SESSION_EXTENTS_MAX));
+        }
+        let all: usize = self.channels.values().map(count).sum();
+        if all >= ALL_EXTENTS_MAX {
+            let what = format!("all channels have {all} messages that are larger than their slots");
+            return Err(limit(&what, ALL_EXTENTS_MAX));
+        }
+        Ok(())
+    }
+
+    /// Keeps an extent with the channel that a session writes; its number.
+    ///
+    /// # Errors
+    /// As [`Self::check_extent`].
+    pub(super) fn add_extent(
+        &mut self,
+        session: SessionId,
+        id: u64,
+        bytes: u64,
+        extent: B,
+    ) -> Result<u64, Failure> {
+        self.check_extent(session, id, bytes)?;
+        self.last += 1;
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.extents.insert(self.last, extent);
+        }
+        Ok(self.last)
+    }
+
+    /// An extent of a channel.
+    pub(super) fn extent(&self, id: u64, number: u64) -> Option<B> {
+        self.channels.get(&id)?.extents.get(&number).cloned()
+    }
+
+    /// An extent of the channel that a session reads.
+    pub(super) fn extent_for(&self, session: SessionId, reader: u64, number: u64) -> Option<B> {
+        if !self.is_attached(session, reader) {
+            return None;
+        }
+        self.extent(*self.readers.get(&reader)?, number)
+    }
+
+    /// A session frees an extent of a channel that it writes: what is left to drop.
+    pub(super) fn free_extent(&mut self, session: SessionId, id: u64, number: u64) -> Option<B> {
+        let channel = self.channels.get_mut(&id).filter(|channel| channel.is_written_by(session))?;
+        channel.extents.remove(&number)
     }
 
     /// The channel that has this name and a writer.
@@ -349,7 +450,7 @@ impl<B: Clone, W> Table<B, W> {
     /// is kept in mind. One that has gone may have found out by the ring alone, before this was said.
     pub(super) fn evict(&mut self, writer: SessionId, number: u64) -> Option<(B, B)> {
         let channel = self.channels.get_mut(self.readers.get(&number)?)?;
-        let is_writer = channel.writer.as_ref().is_some_and(|(party, _)| party.session == writer);
+        let is_writer = channel.is_written_by(writer);
         let reader = channel.readers.get_mut(&number)?;
         if !channel.spec.evicts || !is_writer {
             return None;
@@ -378,7 +479,7 @@ impl<B: Clone, W> Table<B, W> {
     /// A writer ends its channel.
     pub(super) fn end_channel(&mut self, session: SessionId, id: u64) -> Vec<Effect<B>> {
         let Some(channel) = self.channels.get_mut(&id) else { return Vec::new() };
-        if channel.writer.as_ref().is_none_or(|(party, _)| party.session != session) {
+        if !channel.is_written_by(session) {
             return Vec::new();
         }
         channel.writer = None;
@@ -413,7 +514,8 @@ impl<B: Clone, W> Table<B, W> {
         entry.standing = Standing::Gone;
         let mut effects = vec![Effect::EndCursor(entry.cursor.clone(), channel.spec.policy)];
         if maps {
-            effects.push(Effect::Pin { session, ring: channel.ring.clone() });
+            let blocks = std::iter::once(&channel.ring).chain(channel.extents.values()).cloned().collect();
+            effects.push(Effect::Pin { session, blocks });
         }
         match &channel.writer {
             Some((writer, key)) => {
@@ -426,9 +528,8 @@ impl<B: Clone, W> Table<B, W> {
 
     /// A session ended: no message comes to its channels any more.
     pub(super) fn end_channels_of(&mut self, session: SessionId) -> Vec<Effect<B>> {
-        let is_its =
-            |channel: &Channel<B>| channel.writer.as_ref().is_some_and(|(by, _)| by.session == session);
-        let written: Vec<u64> = self.channels.iter().filter(|(_, c)| is_its(c)).map(|(id, _)| *id).collect();
+        let its = self.channels.iter().filter(|(_, channel)| channel.is_written_by(session));
+        let written: Vec<u64> = its.map(|(id, _)| *id).collect();
         written.into_iter().flat_map(|id| self.end_channel(session, id)).collect()
     }
 
@@ -455,7 +556,7 @@ impl<B: Clone, W> Table<B, W> {
 
     fn reader_of(&mut self, writer: SessionId, reader: u64) -> Option<&mut Reader<B>> {
         let channel = self.channels.get_mut(self.readers.get(&reader)?)?;
-        if channel.writer.as_ref().is_none_or(|(party, _)| party.session != writer) {
+        if !channel.is_written_by(writer) {
             return None;
         }
         channel.readers.get_mut(&reader)
@@ -510,7 +611,17 @@ mod tests {
 
     fn spec(name: &str, readers_max: u32) -> Spec {
         let (name, policy, allowed) = (TensorName::new(name).unwrap(), Policy::Block, AllowedPeers::All);
-        Spec { name, slots: 4, slot_bytes: 64, readers_max, policy, evicts: true, allowed, epoch: 1 }
+        Spec {
+            name,
+            slots: 4,
+            slot_bytes: 64,
+            readers_max,
+            policy,
+            evicts: true,
+            growth: 0,
+            allowed,
+            epoch: 1,
+        }
     }
 
     type Numbered = Table<&'static str, &'static str>;
@@ -603,7 +714,7 @@ mod tests {
         assert_eq!(table.end_channels_of(READER), [], "its process may still read");
         let effects = table.end_readers_of(READER);
         let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
-        let pin = Effect::Pin { session: READER, ring: "ring" };
+        let pin = Effect::Pin { session: READER, blocks: vec!["ring"] };
         assert_eq!(effects, [Effect::EndCursor("cursor", Policy::Block), pin, told]);
     }
 
@@ -772,6 +883,88 @@ mod tests {
         );
         table.forget(WRITER, reader);
         assert_eq!(other(&mut table), Ok(()));
+    }
+
+    /// A table with the channel `c` of `WRITER`, whose messages have up to 1,000 bytes.
+    fn growing() -> (Numbered, u64) {
+        let mut table = Numbered::default();
+        let spec = Spec { growth: 1_000, ..spec("c", 2) };
+        let (id, _) = table.create(party(WRITER), 7, spec, "ring").unwrap();
+        (table, id)
+    }
+
+    #[test]
+    fn an_extent_is_its_writers_until_it_is_freed_and_seen_by_readers_of_its_channel_alone() {
+        let (mut table, id) = growing();
+        let reader = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        let number = table.add_extent(WRITER, id, 1_000, "extent").unwrap();
+        assert_eq!(table.extent_for(READER, reader, number), None, "it is not attached yet");
+        table.ready(WRITER, reader);
+        assert_eq!(table.extent_for(READER, reader, number), Some("extent"));
+        assert_eq!(table.extent_for(READER, reader, number + 1), None);
+        assert_eq!(table.extent_for(WRITER, reader, number), None, "the reader is another one's");
+        assert_eq!(table.free_extent(READER, id, number), None, "only its writer may");
+        assert_eq!(table.free_extent(WRITER, id, number), Some("extent"));
+        assert_eq!((table.extent(id, number), table.free_extent(WRITER, id, number)), (None, None));
+    }
+
+    #[test]
+    fn extents_are_refused_to_others_and_above_the_largest_message() {
+        let (mut table, id) = growing();
+        let refused = table.add_extent(WRITER, id, 1_001, "extent").unwrap_err();
+        assert_eq!((refused.reason, refused.detail("growth")), (Reason::TooLarge, Some("1000")));
+        assert!(refused.message.contains("1001") && refused.message.contains("more growth"), "{refused}");
+        for (session, channel) in [(READER, id), (WRITER, id + 1)] {
+            let refused = table.add_extent(session, channel, 1, "extent").unwrap_err();
+            assert_eq!(refused.reason, Reason::NotFound);
+        }
+        let (plain, _) = table.create(party(WRITER), 8, spec("plain", 2), "ring").unwrap();
+        let refused = table.add_extent(WRITER, plain, 65, "extent").unwrap_err();
+        assert_eq!((refused.reason, refused.detail("growth")), (Reason::TooLarge, Some("64")));
+    }
+
+    #[test]
+    fn extents_stay_for_whoever_drains_a_channel_and_for_who_may_map_them_and_end_with_it() {
+        let (mut table, id) = growing();
+        let reader = table.add_reader(id, party(READER), "cursor").unwrap().reader;
+        table.ready(WRITER, reader);
+        let number = table.add_extent(WRITER, id, 65, "extent").unwrap();
+        table.end_channels_of(WRITER);
+        assert!(table.add_extent(WRITER, id, 65, "late").is_err());
+        assert_eq!(table.extent_for(READER, reader, number), Some("extent"));
+        let effects = table.end_readers_of(READER);
+        let pin = Effect::Pin { session: READER, blocks: vec!["ring", "extent"] };
+        assert!(effects.contains(&pin), "{effects:?}");
+        assert_eq!(table.extent(id, number), None);
+    }
+
+    #[test]
+    fn extents_of_a_session_and_of_all_have_limits() {
+        let mut table = Numbered::default();
+        let most = |refused: Failure| (refused.reason, refused.detail("most").map(str::to_owned));
+        let limit = |most: usize| (Reason::LimitExceeded, Some(most.to_string()));
+        let sessions = ALL_EXTENTS_MAX / SESSION_EXTENTS_MAX;
+        let mut last = None;
+        for number in 0..sessions {
+            let writes = SessionId(10 + number as u64);
+            let spec = Spec { growth: 1_000, ..spec(&format!("c{number}"), 2) };
+            let (id, _) = table.create(party(writes), 0, spec, "ring").unwrap();
+            for _ in 1..SESSION_EXTENTS_MAX {
+                table.add_extent(writes, id, 65, "extent").unwrap();
+            }
+            last = Some((writes, id, table.add_extent(writes, id, 65, "extent").unwrap()));
+            if number + 1 < sessions {
+                let refused = table.add_extent(writes, id, 65, "extent").unwrap_err();
+                assert_eq!(most(refused), limit(SESSION_EXTENTS_MAX));
+            }
+        }
+        let spec = Spec { growth: 1_000, ..spec("other", 2) };
+        let (other, _) = table.create(party(WRITER), 0, spec, "ring").unwrap();
+        let refused = table.add_extent(WRITER, other, 65, "extent").unwrap_err();
+        assert_eq!(most(refused), limit(ALL_EXTENTS_MAX));
+        let (writes, id, number) = last.unwrap();
+        assert_eq!(table.free_extent(writes, id, number), Some("extent"));
+        assert!(table.add_extent(WRITER, other, 65, "extent").is_ok());
     }
 
     #[test]

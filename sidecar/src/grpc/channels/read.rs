@@ -68,7 +68,8 @@ async fn converse(begun: &Begun, request: v1::ChannelReadRequest, answers: &Answ
         let end = match reader.next().await? {
             // Was sent before the way was lost, in a channel that blocks.
             Read::Message(message) if message.sequence() < next => continue,
-            Read::Message(message) => {
+            Read::Message(mut message) => {
+                hosted.find(&mut message)?;
                 begun.exchange.threads().point("message read");
                 next = message.sequence().saturating_add(1);
                 reader.send(room, message).await?;

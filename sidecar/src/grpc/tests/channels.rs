@@ -323,12 +323,16 @@ async fn what_cannot_be_understood_ends_the_stream_and_leaves_nothing() {
     let Step::Open(crowded) = fine() else { panic!("it opens") };
     let spec = crowded.spec.clone().map(|spec| v1::ChannelSpec { readers_max: 2, ..spec });
     let crowded = v1::ChannelOpen { spec, expect_readers: 3, ..crowded };
+    let Step::Open(grows) = fine() else { panic!("it opens") };
+    let spec = grows.spec.clone().map(|spec| v1::ChannelSpec { growth: 1 << 20, ..spec });
+    let grows = v1::ChannelOpen { spec, ..grows };
     for (steps, reason) in [
         (vec![plain(b"first")], "INVALID_ARGUMENT"),
         (vec![finish()], "INVALID_ARGUMENT"),
         (vec![Step::Open(v1::ChannelOpen::default())], "INVALID_ARGUMENT"),
         (vec![Step::Open(too_long)], "INVALID_ARGUMENT"),
         (vec![Step::Open(crowded)], "INVALID_ARGUMENT"),
+        (vec![Step::Open(grows)], "UNSUPPORTED"),
         (vec![fine(), fine()], "INVALID_ARGUMENT"),
         (vec![fine(), chunk(0, b"of nothing")], "INVALID_ARGUMENT"),
         (vec![fine(), announced(4), chunk(0, b"beyond")], "INVALID_ARGUMENT"),
