@@ -36,7 +36,7 @@ impl From<&Metadata> for Stamp {
 
 impl From<&Stat> for Stamp {
     fn from(of: &Stat) -> Self {
-        let fraction = |nanoseconds| i64::try_from(nanoseconds).unwrap_or(0);
+        let fraction = |nanoseconds: u64| i64::try_from(nanoseconds).unwrap_or(0);
         Self {
             inode: (of.st_dev, of.st_ino),
             bytes: u64::try_from(of.st_size).unwrap_or(0),

@@ -81,7 +81,7 @@ struct Whole {
 unsafe fn copy_piece(of: *const (), at: usize, len: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        let Whole { to, from, copier } = &*of.cast::<Whole>();
+        let Whole { to, from, copier } = *of.cast::<Whole>();
         copier(from.add(at), to.add(at), len);
     }
 }
