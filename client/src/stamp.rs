@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::Stat;
+
 /// Clocks of file systems go in steps of the kernel's tick, which has 10 ms at most. Two changes in one step look alike.
 const STEP: Duration = Duration::from_millis(20);
 
@@ -32,6 +34,18 @@ impl From<&Metadata> for Stamp {
     }
 }
 
+impl From<&Stat> for Stamp {
+    fn from(of: &Stat) -> Self {
+        let fraction = |nanoseconds: u64| i64::try_from(nanoseconds).unwrap_or(0);
+        Self {
+            inode: (of.st_dev, of.st_ino),
+            bytes: u64::try_from(of.st_size).unwrap_or(0),
+            written: (of.st_mtime, fraction(of.st_mtime_nsec)),
+            changed: (of.st_ctime, fraction(of.st_ctime_nsec)),
+        }
+    }
+}
+
 impl Stamp {
     /// Stamp of a file that is read from now on. One that has just changed is looked at again a moment later: the next
     /// change must show.
@@ -47,11 +61,25 @@ impl Stamp {
     /// # Errors
     /// Errors of the system.
     pub fn first_of(file: &File, now: &Metadata) -> io::Result<Self> {
-        if !is_fresh(now) {
-            return Ok(Self::from(now));
+        let now = Self::from(now);
+        if !now.is_fresh() {
+            return Ok(now);
         }
         thread::sleep(STEP);
         Self::of(file)
+    }
+
+    /// Stamp of a file that is read from now on, by looks at it. One that has just changed is looked at again a moment later.
+    ///
+    /// # Errors
+    /// Those of a look.
+    pub fn first_by<E>(look: impl Fn() -> Result<Self, E>) -> Result<Self, E> {
+        let now = look()?;
+        if !now.is_fresh() {
+            return Ok(now);
+        }
+        thread::sleep(STEP);
+        look()
     }
 
     /// Stamp of a file as it is now.
@@ -78,13 +106,14 @@ impl Stamp {
             None => Some("was removed"),
         }
     }
-}
 
-/// Returns whether a file changed so lately that the next change may carry the same time.
-fn is_fresh(of: &Metadata) -> bool {
-    let changed = u64::try_from(of.ctime()).unwrap_or(0);
-    let changed = SystemTime::UNIX_EPOCH + Duration::new(changed, of.ctime_nsec().try_into().unwrap_or(0));
-    changed.elapsed().map_or(true, |age| age < STEP)
+    /// Returns whether the file changed so lately that the next change may carry the same time.
+    fn is_fresh(&self) -> bool {
+        let (seconds, nanoseconds) = self.changed;
+        let seconds = u64::try_from(seconds).unwrap_or(0);
+        let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds.try_into().unwrap_or(0));
+        changed.elapsed().map_or(true, |age| age < STEP)
+    }
 }
 
 #[cfg(test)]
@@ -92,6 +121,8 @@ mod tests {
     use std::fs;
     use std::io::Write;
     use std::path::Path;
+
+    use rustix::fs::{AtFlags, CWD, statat};
 
     use super::*;
 
@@ -117,6 +148,18 @@ mod tests {
     fn a_file_that_nobody_touches_is_the_same() {
         assert_eq!(looked(|_| ()), None);
         assert_eq!(looked(|path| drop(fs::read(path).unwrap())), None);
+    }
+
+    #[test]
+    fn a_stamp_is_the_same_whether_the_file_was_opened_or_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        fs::write(&path, b"12345678").unwrap();
+        let look = || statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map(|of| Stamp::from(&of));
+        let stamp = Stamp::first_by(look).unwrap();
+        assert_eq!(stamp, Stamp::of(&File::open(&path).unwrap()).unwrap());
+        drop(write(&path));
+        assert_eq!(stamp.until(Some(look().unwrap())), Some("was written to"));
     }
 
     #[test]

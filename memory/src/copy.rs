@@ -6,7 +6,12 @@
 //! last. A forked child has none of these threads and copies alone.
 //!
 //! What is larger than the caches is written past them where the processor can: a tenth to a third faster than
-//! `memcpy` in such pieces, since the destination is not read first and the source is not driven out.
+//! `memcpy` in such pieces, since the destination is not read first and the source is not driven out. Many copies that lie
+//! scattered are in `lots`.
+
+mod lots;
+#[cfg(target_arch = "x86_64")]
+mod stream;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,18 +23,14 @@ use parking_lot::{Condvar, Mutex};
 use crate::fork::ProcessToken;
 use crate::fork::is_same_process;
 
+pub(crate) use lots::{Lots, OneCopy};
+pub use lots::{RunSource, copy_runs};
+
 /// From here on a copy is shared: below, waking a thread (50 µs) costs more than it saves.
 pub const PARALLEL_FROM: usize = 4 << 20;
 
 /// From here on a copy is written past the caches: about what the last level of a server's core complex holds.
 const STREAM_FROM: usize = 24 << 20;
-
-/// From here on a run is written past the caches.
-#[cfg(target_arch = "x86_64")]
-const RUN_STREAM_FROM: usize = 1 << 10;
-/// Bytes of the next run that are fetched while one is copied: a part of the inner caches.
-#[cfg(target_arch = "x86_64")]
-const RUN_FETCH: usize = 32 << 10;
 
 /// The largest piece: long runs are copied fastest.
 const PIECE_MOST: usize = 4 << 20;
@@ -48,23 +49,6 @@ pub fn copy_parallel(to: &mut [u8], from: &[u8]) {
     unsafe { raw(to.as_mut_ptr(), from.as_ptr(), from.len()) };
 }
 
-/// Copies a run of many that together are more than the caches hold: past them, while the `next` run is fetched. Where runs lie
-/// is random, so that the processor does not foresee the next one: a third of the time of `memcpy` is waiting for it.
-///
-/// # Panics
-/// Where the lengths differ, as `copy_from_slice` does.
-pub fn copy_run(to: &mut [u8], from: &[u8], next: &[u8]) {
-    assert_eq!(to.len(), from.len(), "a copy has one length");
-    #[cfg(target_arch = "x86_64")]
-    if from.len() >= RUN_STREAM_FROM && std::arch::is_x86_feature_detected!("avx") {
-        stream::fetch(&next[..next.len().min(RUN_FETCH)]);
-        // SAFETY: two slices of one length, one of them unique, so that they do not overlap, on a processor with AVX.
-        return unsafe { stream::copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
-    }
-    let _ = next;
-    to.copy_from_slice(from);
-}
-
 /// Copies `len` bytes, with all cores where that pays.
 ///
 /// # Safety
@@ -72,12 +56,38 @@ pub fn copy_run(to: &mut [u8], from: &[u8], next: &[u8]) {
 pub(crate) unsafe fn raw(to: *mut u8, from: *const u8, len: usize) {
     let pool = if len >= PARALLEL_FROM { Pool::here() } else { None };
     match pool {
-        // SAFETY: the caller's promise; `copy` returns after the last helper let go.
-        Some(pool) => unsafe { pool.copy(to, from, len) },
+        Some(pool) => {
+            let whole = Whole { to, from, copier: copier(len) };
+            // SAFETY: the caller's promise; `share` returns after the last helper let go, and no piece is copied twice.
+            unsafe { pool.share(std::ptr::from_ref(&whole).cast(), copy_piece, len) }
+        }
         // SAFETY: the caller's promise.
         None => unsafe { std::ptr::copy_nonoverlapping(from, to, len) },
     }
 }
+
+/// Copy of one range to another.
+struct Whole {
+    to: *mut u8,
+    from: *const u8,
+    /// Copier of a piece.
+    copier: Copier,
+}
+
+/// Copies a piece of a [`Whole`].
+///
+/// # Safety
+/// `of` is one whose ranges are valid and do not overlap, the piece lies inside, and nobody else copies any of it.
+unsafe fn copy_piece(of: *const (), at: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Whole { to, from, copier } = *of.cast::<Whole>();
+        copier(from.add(at), to.add(at), len);
+    }
+}
+
+/// Does a piece of a job: what the job is of, the offset of the piece and its length. Unsafe for the reasons of who owns the job.
+type PieceWork = unsafe fn(*const (), usize, usize);
 
 /// Copies from, to, so many bytes; unsafe for the reasons of `copy_nonoverlapping`.
 type Copier = unsafe fn(*const u8, *mut u8, usize);
@@ -91,70 +101,20 @@ fn copier(len: usize) -> Copier {
     std::ptr::copy_nonoverlapping::<u8>
 }
 
-#[cfg(target_arch = "x86_64")]
-mod stream {
-    //! Stores that bypass the caches, two cache lines at a time.
-
-    use std::arch::x86_64::{
-        __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256,
-    };
-    use std::ptr::copy_nonoverlapping;
-
-    const STRIDE: usize = 128;
-    /// Distance ahead of the loads at which lines are asked for.
-    const AHEAD: usize = 1024;
-
-    /// Has the processor fetch these bytes into its caches.
-    pub(super) fn fetch(bytes: &[u8]) {
-        for line in bytes.chunks(64) {
-            // SAFETY: a prefetch touches no memory, and this one is of bytes that there are.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-        }
-    }
-
-    /// # Safety
-    /// As `copy_nonoverlapping`, on a processor with AVX.
-    #[target_feature(enable = "avx")]
-    pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        let head = to.align_offset(STRIDE).min(len);
-        let body = (len - head) / STRIDE * STRIDE;
-        let tail = len - head - body;
-        // SAFETY: head, body and tail are the whole of both ranges, which are the caller's. The body's stores are
-        // aligned, since the head ends where the destination is. A prefetch beyond the end touches no memory.
-        unsafe {
-            copy_nonoverlapping(from, to, head);
-            for at in (head..head + body).step_by(STRIDE) {
-                let (source, target) = (from.add(at), to.add(at));
-                _mm_prefetch::<_MM_HINT_T0>(source.wrapping_add(AHEAD).cast());
-                _mm_prefetch::<_MM_HINT_T0>(source.wrapping_add(AHEAD + 64).cast());
-                let (source, target) = (source.cast::<__m256i>(), target.cast::<__m256i>());
-                let lines = [0, 1, 2, 3].map(|at| _mm256_loadu_si256(source.add(at)));
-                for (at, line) in lines.into_iter().enumerate() {
-                    _mm256_stream_si256(target.add(at), line);
-                }
-            }
-            copy_nonoverlapping(from.add(head + body), to.add(head + body), tail);
-            // Such stores are ordered with nothing; from here on they are seen by whoever is told of them.
-            _mm_sfence();
-        }
-    }
-}
-
 struct Job {
-    to: *mut u8,
-    from: *const u8,
+    /// Matter of the job, which its pieces are of.
+    of: *const (),
+    piece: PieceWork,
     len: usize,
     threads: usize,
-    /// Copier of a piece.
-    copier: Copier,
     next: AtomicUsize,
     /// Helpers at work; only raised while the job is in the queue.
     helpers: Mutex<usize>,
     alone: Condvar,
 }
 
-// SAFETY: the pointers are used only between a helper's beginning and end, for which the owner of the job waits, and
-// every piece is copied by exactly one thread.
+// SAFETY: the pointer is used only between a helper's beginning and end, for which the owner of the job waits, and
+// every piece is done by exactly one thread.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
@@ -190,15 +150,16 @@ impl Pool {
         pool
     }
 
+    /// Has all pieces of a job of so many bytes done, by the caller and whoever helps.
+    ///
     /// # Safety
-    /// As [`raw`].
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, len: usize) {
+    /// `piece` may be called with `of` and each piece of the job once, on any threads at once, until this returns. It does not panic.
+    unsafe fn share(&self, of: *const (), piece: PieceWork, len: usize) {
         let job = Arc::new(Job {
-            to,
-            from,
+            of,
+            piece,
             len,
             threads: self.helpers + 1,
-            copier: copier(len),
             next: AtomicUsize::new(0),
             helpers: Mutex::new(0),
             alone: Condvar::new(),
@@ -246,9 +207,9 @@ impl Job {
 
     fn work(&self) {
         while let Some((at, len)) = self.take() {
-            // SAFETY: the piece lies inside the ranges and no one else took it; whoever runs this is the job's owner
+            // SAFETY: the piece lies inside the job and no one else took it; whoever runs this is the job's owner
             // or a helper it waits for.
-            unsafe { (self.copier)(self.from.add(at), self.to.add(at), len) };
+            unsafe { (self.piece)(self.of, at, len) };
         }
     }
 
@@ -256,7 +217,7 @@ impl Job {
         let mut at = self.next.load(Ordering::Relaxed);
         loop {
             let left = self.len.checked_sub(at).filter(|left| *left > 0)?;
-            let piece = piece(self.len, left, self.threads).min(left);
+            let piece = piece_bytes(self.len, left, self.threads).min(left);
             match self.next.compare_exchange_weak(at, at + piece, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some((at, piece)),
                 Err(now) => at = now,
@@ -266,7 +227,7 @@ impl Job {
 }
 
 /// Size of the next piece to take: whole pages, and few enough for the inner caches if the outer one matters.
-fn piece(len: usize, left: usize, threads: usize) -> usize {
+fn piece_bytes(len: usize, left: usize, threads: usize) -> usize {
     let most = if len >= STREAM_FROM { PIECE_MOST } else { PIECE_LEAST };
     (left / (threads * 2)).clamp(PIECE_LEAST, most) / 4096 * 4096
 }
@@ -278,19 +239,6 @@ mod tests {
 
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]).collect()
-    }
-
-    #[test]
-    fn runs_arrive_whole_wherever_they_begin() {
-        let from = pattern(1 << 17);
-        for len in [0, 1, 1023, 1024, 1025, 16 << 10, (64 << 10) + 7] {
-            for at in [0, 1, 77] {
-                let mut to = vec![0; len + at + 1];
-                copy_run(&mut to[at..at + len], &from[at..at + len], &from[len..]);
-                assert!(to[at..at + len] == from[at..at + len] && to[at + len] == 0, "{len} at {at}");
-                assert!(to[..at].iter().all(|byte| *byte == 0));
-            }
-        }
     }
 
     #[test]
@@ -355,9 +303,9 @@ mod tests {
 
     #[test]
     fn pieces_shrink_towards_the_end_and_never_vanish() {
-        assert_eq!(piece(1 << 30, 1 << 30, 2), PIECE_MOST);
-        assert_eq!(piece(1 << 30, 4 << 20, 2), 1 << 20);
-        assert_eq!(piece(1 << 30, 1, 2), PIECE_LEAST);
-        assert_eq!(piece(PARALLEL_FROM, PARALLEL_FROM, 2), PIECE_LEAST);
+        assert_eq!(piece_bytes(1 << 30, 1 << 30, 2), PIECE_MOST);
+        assert_eq!(piece_bytes(1 << 30, 4 << 20, 2), 1 << 20);
+        assert_eq!(piece_bytes(1 << 30, 1, 2), PIECE_LEAST);
+        assert_eq!(piece_bytes(PARALLEL_FROM, PARALLEL_FROM, 2), PIECE_LEAST);
     }
 }

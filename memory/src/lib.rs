@@ -41,6 +41,7 @@ mod block;
 mod extents;
 mod file;
 mod owned_thread;
+mod scatter;
 mod spread;
 #[cfg(test)]
 mod testing;
@@ -55,6 +56,7 @@ pub use field::{Field, FieldChunk, FieldError};
 pub use mapping::{MapError, Mapping};
 pub use owned_thread::StartThread;
 pub use private::PrivateMap;
+pub use scatter::{Scattered, scatter_runs};
 pub use segment::{Fallocate, Populate, SegmentError};
 pub use spread::{Incomplete, Part, PartError, Spread};
 pub use view::{View, WriteView};

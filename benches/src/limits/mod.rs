@@ -13,6 +13,7 @@ pub mod gloo;
 pub mod iperf;
 pub mod memory;
 pub mod quic;
+pub mod replay;
 pub mod round_trip;
 pub mod tls;
 pub mod warm;

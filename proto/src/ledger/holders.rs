@@ -99,6 +99,11 @@ impl Holders {
         }
     }
 
+    /// Makes room for so many more tensors of a holder, of which it leases one next.
+    pub(super) fn make_room(&mut self, by: Holder, more: usize) {
+        self.standing(by).held.reserve(more);
+    }
+
     /// Adds a lease; returns how many it then has of this tensor.
     pub(super) fn lease(&mut self, by: Holder, id: TensorId, bytes: u64) -> u64 {
         let standing = self.standing(by);

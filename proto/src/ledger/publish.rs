@@ -40,6 +40,9 @@ impl Ledger {
         self.admit_entry(names.saturating_add((leaves.len() as u64).saturating_mul(LEASE_BYTES)))?;
 
         let by = Holder::Manifest(manifest);
+        if !leaves.is_empty() {
+            self.holders.make_room(by, leaves.len());
+        }
         for &leaf in &leaves {
             self.add_lease(by, leaf);
         }

@@ -18,7 +18,7 @@ pub fn file_name(key: &str) -> Option<String> {
         "" => "%".to_owned(),
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),
-        _ => key.chars().map(escaped).collect(),
+        _ => key.chars().fold(String::with_capacity(key.len()), escaped),
     };
     (name.len() <= KEY_BYTES_MAX).then_some(name)
 }
@@ -56,12 +56,14 @@ impl Names {
     }
 }
 
-fn escaped(character: char) -> String {
+/// A name with one more character of its key.
+fn escaped(mut name: String, character: char) -> String {
     if character.is_ascii_control() || ESCAPED.contains(&character) {
-        format!("%{:02X}", u32::from(character))
+        name.push_str(&format!("%{:02X}", u32::from(character)));
     } else {
-        character.into()
+        name.push(character);
     }
+    name
 }
 
 /// The key whose file has this name; none where no key has.

@@ -10,7 +10,8 @@
 //!
 //! Nodes stand in a flat list, each after the tree that it is in, so that no depth of a set is a depth of the reader.
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -23,6 +24,8 @@ pub const MANIFEST_BYTES_MAX: usize = 16 << 20;
 pub const SET_METADATA: &str = "tensorlane.set";
 
 const FORM: u32 = 1;
+/// Bytes that most nodes have at most. Room for them is made at once.
+const NODE_BYTES: usize = 160;
 
 /// Content of one version of a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,20 +64,63 @@ pub enum ManifestError {
     },
 }
 
-/// A manifest that is being written, whose words are those of the tree: there may be 65,536 nodes.
+/// A manifest that is being written, straight from the tree: there may be 65,536 nodes.
 #[derive(Serialize)]
 struct Writing<'a> {
     tensorlane_set: u32,
     version: u64,
-    nodes: Vec<WritingNode<'a>>,
+    nodes: WritingNodes<'a>,
 }
+
+/// Nodes of a tree, each after the tree that it is in.
+struct WritingNodes<'a>(&'a Tree<Reference>);
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum WritingNode<'a> {
-    Tree { path: Vec<&'a str>, tree: WrittenTree },
-    Tensor { path: Vec<&'a str>, tensor: String },
-    Value { path: Vec<&'a str>, value: Value },
+    Tree { path: &'a [&'a str], tree: WritingTree<'a> },
+    Tensor { path: &'a [&'a str], tensor: String },
+    Value { path: &'a [&'a str], value: &'a Value },
+}
+
+#[derive(Serialize)]
+struct WritingTree<'a> {
+    batch: &'a [u64],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names: Option<&'a [Option<String>]>,
+}
+
+impl Serialize for WritingNodes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut nodes = serializer.serialize_seq(None)?;
+        write_tree(self.0, &mut Vec::new(), &mut nodes)?;
+        nodes.end()
+    }
+}
+
+/// Writes a tree, which stands at a path, and all that is below it.
+fn write_tree<'a, S: SerializeSeq>(
+    tree: &'a Tree<Reference>,
+    path: &mut Vec<&'a str>,
+    nodes: &mut S,
+) -> Result<(), S::Error> {
+    let bare = WritingTree { batch: &tree.batch, names: tree.names.as_deref() };
+    nodes.serialize_element(&WritingNode::Tree { path: path.as_slice(), tree: bare })?;
+    for (key, node) in &tree.entries {
+        path.push(key);
+        match node {
+            Node::Tree(below) => write_tree(below, path, nodes)?,
+            Node::Tensor(reference) => {
+                let (path, tensor) = (path.as_slice(), reference.encode());
+                nodes.serialize_element(&WritingNode::Tensor { path, tensor })?;
+            }
+            Node::Value(value) => {
+                nodes.serialize_element(&WritingNode::Value { path: path.as_slice(), value })?;
+            }
+        }
+        path.pop();
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -99,10 +145,10 @@ enum WrittenKind {
     Value(Value),
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct WrittenTree {
     batch: Vec<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     names: Option<Vec<Option<String>>>,
 }
 
@@ -121,15 +167,9 @@ impl Manifest {
     /// As [`Manifest::encode`].
     pub fn bytes_of(version: u64, tree: &Tree<Reference>) -> Result<Vec<u8>, ManifestError> {
         tree.check()?;
-        let written = |(path, node): (_, Node<&Reference>)| match node {
-            Node::Tree(Tree { batch, names, .. }) => {
-                WritingNode::Tree { path, tree: WrittenTree { batch, names } }
-            }
-            Node::Tensor(reference) => WritingNode::Tensor { path, tensor: reference.encode() },
-            Node::Value(value) => WritingNode::Value { path, value },
-        };
-        let nodes = tree.nodes().into_iter().map(written).collect();
-        let bytes = serde_json::to_vec(&Writing { tensorlane_set: FORM, version, nodes })?;
+        let mut bytes = Vec::with_capacity(NODE_BYTES * (1 + tree.entries.len()));
+        let nodes = WritingNodes(tree);
+        serde_json::to_writer(&mut bytes, &Writing { tensorlane_set: FORM, version, nodes })?;
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(ManifestError::TooLarge { bytes: bytes.len() });
         }

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::rows::{
@@ -52,7 +52,8 @@ pub struct LeafFile {
 }
 
 impl Directory {
-    /// Reads every `meta.json` of a directory, and looks at the files of all tensors.
+    /// Reads every `meta.json` of a directory, and looks at the files of all tensors. Whether they may be read is told by whoever reads
+    /// them.
     ///
     /// # Errors
     /// [`DirectoryError`], with the file and what is wrong with it.
@@ -339,12 +340,13 @@ impl<'a> Walk<'a> {
         if layout.bytes() == 0 {
             return Ok(LeafFile { file: None, layout });
         }
-        let open = |name: &str| open_file(place.dir, Path::new(name), || shown(name));
-        let (file, (opened, about)) = found(key, LEAF_ENDING, open)?;
+        let (file, stamp) = found(key, LEAF_ENDING, |name| self.look(place.dir, name, || shown(name)))?;
         self.take(taken, place.inside, &file, key)?;
         let inside = place.inside.join(&file);
-        self.stamp((&opened, &about), inside.clone())?;
-        let bytes = about.len();
+        if let Note::Stamps(stamps) = &self.note {
+            stamps.borrow_mut().insert(inside.clone().into_os_string(), stamp);
+        }
+        let bytes = stamp.bytes();
         // A longer file is fine: its first rows are the tensor.
         if bytes < layout.bytes() {
             return Err(DirectoryError::TooShort { path: shown(&file), bytes, wanted: layout.bytes() });
@@ -356,6 +358,14 @@ impl<'a> Walk<'a> {
             faults.borrow_mut().push(fault);
         }
         Ok(LeafFile { file: Some(inside), layout })
+    }
+
+    /// Looks at the file of a tensor. It is opened only where all faults are told: that it may not be read is one of them.
+    fn look(&self, dir: &OwnedFd, name: &str, shown: impl Fn() -> PathBuf) -> Result<Stamp, DirectoryError> {
+        match self.note {
+            Note::Stamps(_) => Stamp::first_by(|| look_at(dir, name, &shown)),
+            Note::Faults(_) => open_file(dir, Path::new(name), shown).map(|(_, about)| Stamp::from(&about)),
+        }
     }
 
     fn shown(&self, inside: &Path, name: &str) -> PathBuf {
@@ -531,6 +541,16 @@ fn open_file(
             let about = file.metadata().map_err(|error| at(shown())(error))?;
             if about.is_file() { Ok((file, about)) } else { Err(not_plain()) }
         }
+    }
+}
+
+/// Looks at what must be a plain file of a directory. It is not opened.
+fn look_at(dir: &OwnedFd, name: &str, shown: &impl Fn() -> PathBuf) -> Result<Stamp, DirectoryError> {
+    let about = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|error| at(shown())(error.into()))?;
+    match FileType::from_raw_mode(about.st_mode) {
+        FileType::RegularFile => Ok(Stamp::from(&about)),
+        _ => Err(DirectoryError::NotPlain { path: shown(), wanted: "file" }),
     }
 }
 

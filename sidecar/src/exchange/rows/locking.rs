@@ -7,7 +7,7 @@
 //! So readers that follow one another keep no commit waiting for ever. All shards of a call are taken in one step: whoever waits
 //! holds none that others could have. Whoever leaves wakes those whose turn it is then, and nobody else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,15 +73,24 @@ impl Wish {
         Self { shards: u64::MAX, alone }
     }
 
-    /// Asks for some shards, alone or shared.
-    pub(super) fn of(shards: &BTreeSet<usize>, alone: bool) -> Self {
-        let bit = |shard: &usize| u32::try_from(*shard).ok().and_then(|shard| 1_u64.checked_shl(shard));
-        Self { shards: shards.iter().filter_map(bit).fold(0, |all, bit| all | bit), alone }
+    /// Asks for some shards, alone or shared. Each may be given more than once.
+    pub(super) fn of(shards: impl Iterator<Item = usize>, alone: bool) -> Self {
+        Self { shards: shards.fold(0, |all, shard| all | bit(shard)), alone }
+    }
+
+    /// Returns whether it asks for a shard.
+    pub(super) const fn wants(self, shard: usize) -> bool {
+        self.shards & bit(shard) != 0
     }
 
     const fn excludes(self, other: Self) -> bool {
         (self.alone || other.alone) && self.shards & other.shards != 0
     }
+}
+
+/// Bit of a shard in a wish; none of one that no set has.
+const fn bit(shard: usize) -> u64 {
+    if shard < SHARDS { 1 << shard } else { 0 }
 }
 
 // === impl Line ===
@@ -216,7 +225,7 @@ mod tests {
     use crate::exchange::alone::MINUTE;
 
     fn wish(shards: &[usize], alone: bool) -> Wish {
-        Wish::of(&shards.iter().copied().collect(), alone)
+        Wish::of(shards.iter().copied(), alone)
     }
 
     #[test]

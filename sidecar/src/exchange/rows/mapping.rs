@@ -8,7 +8,6 @@
 //! witness, and one that is stopped keeps commits waiting, which say who it is.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
@@ -193,7 +192,7 @@ impl MutableSet {
         }
         let bands = self.layout.band(first)..=self.layout.band(first + count - 1);
         for band in self.absent(bands.collect(), until)? {
-            let mut shards = self.alone(&BTreeSet::from([band]), until)?;
+            let mut shards = self.alone([band], until)?;
             let Some(shard) = shards.get_mut(shard_of(band)).and_then(Option::as_mut) else { continue };
             if let Entry::Vacant(vacant) = shard.entry(band) {
                 pieces.zero(&self.layout, band)?;

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tensorlane_memory::copy::copy_run;
-use tensorlane_memory::{Block, FieldChunk, Landing};
+use tensorlane_memory::{Block, FieldChunk, Landing, Scattered, scatter_runs};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{RetryId, TensorName};
 use tensorlane_proto::rows::{Commits, Committed, Intent, Record, RowList, Run, SetLayout, SetReference};
 
+use super::copying::{PAST_CACHES_FROM, RUNS_MAX, copy_out};
 use super::files::{FileSet, NewBytes};
 use super::locking::{Locked, RowTurns, SHARDS, Until, Wish};
 use super::mapping::LeafFields;
@@ -31,9 +31,6 @@ pub(super) enum Band {
     /// Rows in the pieces of a contiguous set, which were zeroed there.
     InPieces,
 }
-
-/// Bytes of all runs from which on they are written past the caches: most of what a core has for itself.
-const PAST_CACHES_FROM: u64 = 4 << 20;
 
 /// A mutable set.
 pub(super) struct MutableSet {
@@ -209,7 +206,8 @@ impl MutableSet {
         to: &mut [Landing],
         until: Until<'_>,
     ) -> Result<u64, Failure> {
-        let shards = self.shared(&rows.bands(&self.layout), until)?;
+        let bands = rows.pieces(&self.layout).map(|(row, _)| self.layout.band(row));
+        let shards = self.shared(bands, until)?;
         if let Some(files) = &self.files {
             files.check()?;
             let wanted = leaves.iter().filter_map(|at| Some((*at, self.layout.leaves().get(*at)?)));
@@ -227,7 +225,7 @@ impl MutableSet {
                 (run.length, bytes)
             };
             let runs = rows.runs(&self.layout, leaf).filter(|run| run.length > 0);
-            copy_runs(runs.map(source), landing)?;
+            copy_out(runs.map(source), landing)?;
         }
         Ok(self.commits.lock().version())
     }
@@ -257,7 +255,7 @@ impl MutableSet {
         mut bands: BTreeSet<u64>,
         until: Until<'_>,
     ) -> Result<BTreeSet<u64>, Failure> {
-        let shards = self.shared(&bands, until)?;
+        let shards = self.shared(bands.iter().copied(), until)?;
         bands.retain(|band| {
             let shard = shards.get(shard_of(*band)).and_then(Option::as_ref);
             shard.is_some_and(|shard| !shard.contains_key(band))
@@ -313,7 +311,7 @@ impl MutableSet {
     ) -> Result<Committed, Failure> {
         let given = self.given(rows, parts)?;
         let bands = rows.bands(&self.layout);
-        let mut shards = self.alone(&bands, until)?;
+        let mut shards = self.alone(bands.iter().copied(), until)?;
         self.save_for_snapshot(&bands, &shards);
         if let Some(files) = &self.files {
             let lock = shards.iter().position(Option::is_some).unwrap_or(0);
@@ -338,6 +336,24 @@ impl MutableSet {
             self.held.fetch_add(1, Ordering::Relaxed);
             shard.insert(number, band);
         }
+        self.write_runs(&mut shards, rows, given)?;
+        Ok(committed)
+    }
+
+    /// Writes rows into those of their bands that are there, whose shards are locked.
+    fn write_runs(
+        &self,
+        shards: &mut [Option<RwLockWriteGuard<'_, Shard>>],
+        rows: &RowList,
+        given: Vec<NewBytes<'_>>,
+    ) -> Result<(), Failure> {
+        let bytes = given.iter().fold(0, |sum: u64, (_, _, bytes)| sum + bytes.len() as u64);
+        if self.pieces.is_none() && bytes >= PAST_CACHES_FROM {
+            let runs = rows.pieces(&self.layout).take(RUNS_MAX + 1).count().saturating_mul(given.len());
+            if runs <= RUNS_MAX {
+                return self.scatter(shards, rows, &given);
+            }
+        }
         for (at, leaf, mut bytes) in given {
             for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
                 let (from, rest) = bytes.split_at(split(run.length));
@@ -353,7 +369,35 @@ impl MutableSet {
                 }
             }
         }
-        Ok(committed)
+        Ok(())
+    }
+
+    /// Writes large rows into those of their bands that are there: bands beside each other, and the rows of each in their order.
+    fn scatter(
+        &self,
+        shards: &mut [Option<RwLockWriteGuard<'_, Shard>>],
+        rows: &RowList,
+        given: &[NewBytes<'_>],
+    ) -> Result<(), Failure> {
+        let mut by_band: BTreeMap<u64, Vec<(u64, &[u8])>> = BTreeMap::new();
+        for &(_, leaf, mut bytes) in given {
+            for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
+                let (from, rest) = bytes.split_at(split(run.length));
+                bytes = rest;
+                by_band.entry(run.band).or_default().push((run.offset, from));
+            }
+        }
+        let ends = (by_band.first_key_value(), by_band.last_key_value());
+        let (Some((&first, _)), Some((&last, _))) = ends else { return Ok(()) };
+        let mut all = Vec::with_capacity(by_band.len());
+        for shard in shards.iter_mut().flatten() {
+            for (number, band) in shard.range_mut(first..=last) {
+                if let (Band::Own(landing), Some(runs)) = (band, by_band.remove(number)) {
+                    all.push(Scattered { landing, runs });
+                }
+            }
+        }
+        scatter_runs(&mut all).map_err(|error| internal(&error))
     }
 
     /// Writes rows into files, under the locks of their bands, of which `lock` is the lowest one.
@@ -418,7 +462,7 @@ impl MutableSet {
     /// DEADLINE_EXCEEDED, CANCELLED.
     pub(super) fn shared(
         &self,
-        bands: &BTreeSet<u64>,
+        bands: impl IntoIterator<Item = u64>,
         until: Until<'_>,
     ) -> Result<Locked<'_, Vec<Option<RwLockReadGuard<'_, Shard>>>>, Failure> {
         self.locked(bands, false, until, RwLock::read)
@@ -430,7 +474,7 @@ impl MutableSet {
     /// DEADLINE_EXCEEDED, CANCELLED.
     pub(super) fn alone(
         &self,
-        bands: &BTreeSet<u64>,
+        bands: impl IntoIterator<Item = u64>,
         until: Until<'_>,
     ) -> Result<Locked<'_, Vec<Option<RwLockWriteGuard<'_, Shard>>>>, Failure> {
         self.locked(bands, true, until, RwLock::write)
@@ -438,15 +482,15 @@ impl MutableSet {
 
     fn locked<'a, G>(
         &'a self,
-        bands: &BTreeSet<u64>,
+        bands: impl IntoIterator<Item = u64>,
         alone: bool,
         until: Until<'_>,
         lock: impl Fn(&'a RwLock<Shard>) -> G,
     ) -> Result<Locked<'a, Vec<Option<G>>>, Failure> {
-        let wanted = shards_of(bands);
-        let turn = self.turns.turn(Wish::of(&wanted, alone), until)?;
-        let shards = (0..).zip(&self.shards);
-        Ok(turn.locked(shards.map(|(at, shard)| wanted.contains(&at).then(|| lock(shard))).collect()))
+        let wish = Wish::of(bands.into_iter().map(shard_of), alone);
+        let turn = self.turns.turn(wish, until)?;
+        let shards = self.shards.iter().enumerate();
+        Ok(turn.locked(shards.map(|(at, shard)| wish.wants(at).then(|| lock(shard))).collect()))
     }
 }
 
@@ -467,34 +511,8 @@ pub(super) fn zeroed(block: &Block) -> Result<Landing, Failure> {
     Ok(landing)
 }
 
-/// Copies runs one behind the other, each with its length and its bytes, or zeros where it has none.
-fn copy_runs<'a>(
-    runs: impl Iterator<Item = (u64, Result<Option<RunBytes<'a>>, Failure>)>,
-    to: &mut Landing,
-) -> Result<(), Failure> {
-    let is_large = to.len() >= PAST_CACHES_FROM;
-    let (mut runs, mut at) = (runs.peekable(), 0);
-    while let Some((length, from)) = runs.next() {
-        let into = to.chunk_mut(at..at + length).map_err(|error| internal(&error))?;
-        match from? {
-            Some(from) if is_large => {
-                let next = runs.peek().and_then(|(_, next)| next.as_ref().ok()?.as_ref());
-                copy_run(into, from.as_ref(), next.map_or(&[], AsRef::as_ref));
-            }
-            Some(from) => into.copy_from_slice(from.as_ref()),
-            None => into.fill(0),
-        }
-        at += length;
-    }
-    Ok(())
-}
-
 pub(super) fn shard_of(band: u64) -> usize {
     usize::try_from(band % SHARDS as u64).unwrap_or(0)
-}
-
-fn shards_of(bands: &BTreeSet<u64>) -> BTreeSet<usize> {
-    bands.iter().map(|band| shard_of(*band)).collect()
 }
 
 pub(super) fn internal(error: &dyn std::fmt::Display) -> Failure {

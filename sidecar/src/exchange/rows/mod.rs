@@ -10,6 +10,7 @@
 //! sidecar alone: a writer that dies before its commit is applied has changed nothing.
 
 mod commit;
+mod copying;
 mod files;
 mod hosted;
 mod locking;

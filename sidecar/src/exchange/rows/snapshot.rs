@@ -115,7 +115,7 @@ impl MutableSet {
                     bands.end - bands.start
                 )
             })?;
-            let shards = self.shared(&BTreeSet::from([band]), until)?;
+            let shards = self.shared([band], until)?;
             let Some(shard) = shards.get(shard_of(band)).and_then(Option::as_ref) else { continue };
             snapshot.copy_band(self, shard, band)?;
         }

@@ -1,5 +1,6 @@
 //! Resources that calls about sets take: threads, room, and nothing for what cannot be.
 
+mod large;
 mod model;
 
 use std::sync::mpsc;

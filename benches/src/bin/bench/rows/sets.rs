@@ -26,6 +26,18 @@ pub(crate) static COMMIT_NET: Row = row(
     "as many bytes over one socket with the same TLS library, one best warm copy of them, plus two TCP round trips",
     Bound::RatioAtMost(1.5),
 );
+pub(crate) static COMMIT_DISK: Row = row(
+    "set.commit_disk",
+    "us",
+    "a pwrite of a row of 16 KiB into a file beside it and an fdatasync; ours a commit of one with durability `disk`",
+    Bound::RatioAtMost(1.5),
+);
+pub(crate) static REPLAY: Row = row(
+    "set.replay",
+    "rows/s",
+    "torch RPC to the better of TorchRL's memory-mapped storage and a mapped tensor; each: 4 writers extend a buffer of another host by 256 rows of 7 KB at once, then 1,024 random ones are read",
+    Bound::RatioAtLeast(2.0),
+);
 pub(crate) static SIZE_FREE: Row = row(
     "set.size_free",
     "us",

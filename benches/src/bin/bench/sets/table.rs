@@ -9,7 +9,7 @@ use tensorlane_client::Client;
 use tensorlane_client::set::mutable::{MutableSet, Place, SetSpec};
 use tensorlane_proto::{DType, Range, Selection};
 
-const KEY: &str = "rows";
+pub(super) const KEY: &str = "rows";
 /// Bytes of a commit that fills the set.
 const FILL_BYTES: u64 = 64 << 20;
 
@@ -25,10 +25,14 @@ impl Table {
         self.rows * self.row_bytes
     }
 
+    /// The set of that name.
+    pub(super) fn spec(self, name: &str) -> SetSpec {
+        SetSpec::new(name, self.rows).leaf(KEY, DType::U8, &[self.row_bytes])
+    }
+
     /// Makes it; `writers` may write it, too.
     pub(super) fn create(self, client: &Client, name: &str, writers: &[&str]) -> Result<MutableSet> {
-        let spec = SetSpec::new(name, self.rows).leaf(KEY, DType::U8, &[self.row_bytes]);
-        Ok(client.create_set(&spec.writers(writers))?)
+        Ok(client.create_set(&self.spec(name).writers(writers))?)
     }
 
     /// Writes every row, each with bytes of its own.
