@@ -438,7 +438,7 @@ class Client:
         # Leased until the version has them.
         stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline, progress=progress)
         try:
-            nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
+            nodes = [(path, stored[node].reference if isinstance(node, int) else node) for path, node in flat.nodes]
             with Remedies(VERSION_CHANGED=f"read the latest version of {name} at {self.peer} and publish on top of it; each peer counts its own"):
                 return Published(*self._core.publish(name, nodes, kept, latest, deadline))
         finally:

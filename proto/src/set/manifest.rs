@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+use super::meta::{Level, LevelError};
 use super::tree::{Node, Tree, TreeError, shown};
 use crate::reference::{Reference, ReferenceError};
 
@@ -49,6 +50,14 @@ pub enum ManifestError {
         path: String,
         /// Reason for which the reference is none.
         error: ReferenceError,
+    },
+    /// A tree that is said to be of a class that none is.
+    #[error("{path:?} of the manifest: {error}")]
+    Class {
+        /// The keys from the root.
+        path: String,
+        /// Reason for which it is no class.
+        error: LevelError,
     },
     /// A tree that no set has.
     #[error(transparent)]
@@ -104,6 +113,8 @@ struct WrittenTree {
     batch: Vec<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<Vec<Option<String>>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    classes: Vec<String>,
 }
 
 impl Manifest {
@@ -122,8 +133,8 @@ impl Manifest {
     pub fn bytes_of(version: u64, tree: &Tree<Reference>) -> Result<Vec<u8>, ManifestError> {
         tree.check()?;
         let written = |(path, node): (_, Node<&Reference>)| match node {
-            Node::Tree(Tree { batch, names, .. }) => {
-                WritingNode::Tree { path, tree: WrittenTree { batch, names } }
+            Node::Tree(Tree { batch, names, classes, .. }) => {
+                WritingNode::Tree { path, tree: WrittenTree { batch, names, classes } }
             }
             Node::Tensor(reference) => WritingNode::Tensor { path, tensor: reference.encode() },
             Node::Value(value) => WritingNode::Value { path, value },
@@ -152,8 +163,10 @@ impl Manifest {
         for WrittenNode { path, node } in written.nodes {
             let node = match node {
                 WrittenKind::Value(value) => Node::Value(value),
-                WrittenKind::Tree(WrittenTree { batch, names }) => {
-                    Node::Tree(Tree { batch, names, entries: Vec::new() })
+                WrittenKind::Tree(WrittenTree { batch, names, classes }) => {
+                    Level::classes(&classes)
+                        .map_err(|error| ManifestError::Class { path: shown(&path), error })?;
+                    Node::Tree(Tree { batch, names, classes, entries: Vec::new() })
                 }
                 WrittenKind::Tensor(text) => Node::Tensor(
                     text.parse().map_err(|error| ManifestError::Reference { path: shown(&path), error })?,
@@ -185,6 +198,7 @@ mod tests {
             batch: vec![4],
             names: Some(vec![Some("time".into())]),
             entries: vec![("reward".into(), Node::Tensor(reference(2)))],
+            ..Tree::default()
         };
         let entries = vec![
             ("obs".into(), Node::Tensor(reference(1))),
@@ -192,7 +206,7 @@ mod tests {
             ("next".into(), Node::Tree(next)),
             (String::new(), Node::Tree(Tree::default())),
         ];
-        Tree { batch: vec![4], names: None, entries }
+        Tree { batch: vec![4], entries, ..Tree::default() }
     }
 
     #[test]
@@ -210,6 +224,29 @@ mod tests {
             reference(2)
         );
         assert_eq!(String::from_utf8(bytes).unwrap(), due);
+    }
+
+    #[test]
+    fn classes_of_trees_survive_a_manifest_and_those_that_are_none_are_refused_by_their_path() {
+        let class = r#"{"_type": "<class 'replay.Step'>", "label": {"b": 1, "a": 2.50}}"#;
+        let stack = r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0}"#;
+        let of = |classes: &[&str]| {
+            let classes = classes.iter().map(|text| (*text).to_owned()).collect();
+            let steps = Tree { classes, ..Tree::default() };
+            let entries = vec![("steps".to_owned(), Node::Tree(steps))];
+            Manifest { version: 1, tree: Tree { entries, ..Tree::default() } }
+        };
+        for classes in [&[class][..], &[stack], &[class, stack]] {
+            let manifest = of(classes);
+            assert_eq!(Manifest::decode(&manifest.encode().unwrap()).unwrap(), manifest);
+        }
+        let plain = r#"{"_type": "<class 'tensordict._td.TensorDict'>", "shape": []}"#;
+        for classes in
+            [&[plain][..], &["{"], &[stack, class], &[stack, stack], &[class, class], &[class, stack, stack]]
+        {
+            let refused = Manifest::decode(&of(classes).encode().unwrap()).unwrap_err();
+            assert!(matches!(&refused, ManifestError::Class { path, .. } if path == "steps"), "{refused}");
+        }
     }
 
     #[test]
