@@ -182,8 +182,12 @@ class MemoryMappedTensor:
         return self[list(rows)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes whole rows, repeated as in torch where the value is smaller."""
-        self.view[index] = _home(value)
+        """Writes rows, or with further indices a part of each, repeated as in torch where the value is smaller."""
+        rows, inner = selecting.split(index, len(self.view.shape))
+        if inner is None:
+            self.view[rows] = _home(value)
+        else:
+            self.view.write_part(rows, inner, _home(value), of_torch=True)
 
     def __len__(self) -> int:
         return int(self.shape[0])
