@@ -4,18 +4,19 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tensorlane_client::gpu::AnyTensor;
 use tensorlane_client::set::{Keys, PublishOptions, Set};
-use tensorlane_proto::set::{Node, Tree, beyond_64_bits};
+use tensorlane_proto::set::{Level, Node, Tree, beyond_64_bits};
 
 use crate::errors;
 use crate::held::Acquired;
 use crate::reference::Reference;
 
-/// Entry under a path of keys: a tensor, the batch shape of a tree, or the JSON of a value.
+/// Entry under a path of keys: a tensor, the JSON of a value, or the batch shape of a tree, with the texts of its classes.
 #[derive(FromPyObject)]
 pub(crate) enum Entry {
     Tensor(Reference),
     Value(String),
     Tree(Vec<u64>),
+    Class(Vec<u64>, Vec<String>),
 }
 
 /// A path of keys with what stands there.
@@ -29,6 +30,11 @@ pub(crate) fn tree(py: Python<'_>, nodes: Vec<Given>) -> PyResult<Tree<tensorlan
         let node = match entry {
             Entry::Tensor(Reference(reference)) => Node::Tensor(reference),
             Entry::Tree(batch) => Node::Tree(Tree { batch, ..Tree::default() }),
+            Entry::Class(batch, classes) => {
+                // A class that no directory of tensordict has is none of a set: its tree stays.
+                let classes = if Level::classes(&classes).is_ok() { classes } else { Vec::new() };
+                Node::Tree(Tree { batch, classes, ..Tree::default() })
+            }
             Entry::Value(text) => {
                 let at = path.join("/");
                 if let Some(number) = beyond_64_bits(&text) {
@@ -65,7 +71,8 @@ pub(crate) fn nodes<'py>(py: Python<'py>, set: Set<AnyTensor>) -> PyResult<(u64,
         let shown = match node {
             Node::Tensor(tensor) => Bound::new(py, Acquired::new(tensor))?.into_any(),
             Node::Value(value) => value.to_string().into_pyobject(py)?.into_any(),
-            Node::Tree(below) => below.batch.into_pyobject(py)?.into_any(),
+            Node::Tree(below) if below.classes.is_empty() => below.batch.into_pyobject(py)?.into_any(),
+            Node::Tree(below) => (below.batch, below.classes).into_pyobject(py)?.into_any(),
         };
         nodes.append((path, shown))?;
     }

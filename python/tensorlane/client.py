@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Unpack, get_args, overload
 
-from . import arrays, bars, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
+from . import archives, arrays, bars, device as devices, files, gpu, loading, mutable, opaque, parts, reservation, sets, sizes, structures
 from ._tensorlane import Acquired, Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
@@ -439,7 +439,7 @@ class Client:
         # Leased until the version has them.
         stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline, progress=progress)
         try:
-            nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
+            nodes = [(path, stored[node].reference if isinstance(node, int) else node) for path, node in flat.nodes]
             with Remedies(VERSION_CHANGED=f"read the latest version of {name} at {self.peer} and publish on top of it; each peer counts its own"):
                 return Published(*self._core.publish(name, nodes, kept, latest, deadline))
         finally:
@@ -522,14 +522,19 @@ class Client:
         cancel: Cancel | None = None,
         progress: bool = True,
     ) -> Published:
-        """Publishes a safetensors file, whose name ends so, or a directory that tensordict saved, as the next version of a name.
+        """Publishes a safetensors file, whose name ends so, or what tensordict saved, as the next version of a name.
 
-        Names in a file are keys of the set; texts of its `__metadata__` are values. Otherwise as `publish`.
+        Names in a file are keys of the set; texts of its `__metadata__` are values. What tensordict saved is a directory, or an archive
+        whose name ends in .tdz: it is unpacked into a temporary directory first. Otherwise as `publish`.
         """
         flags = ["--keep", str(sizes.whole("keep", keep, sizes.MANY)), *(["--checksum"] if checksum else [])]
         if expects is not None:
             flags += ["--expects", str(sizes.whole("expects", expects))]
-        return Published(*files.publish(self.directory, path, sizes.text("the name", name), flags, deadline, cancel, progress))
+        named = sizes.text("the name", name)
+        if archives.is_meant(path):
+            with archives.unpacked(path, self.status().arena_bytes, cancel) as folder:
+                return Published(*files.publish(self.directory, folder, named, flags, deadline, cancel, progress))
+        return Published(*files.publish(self.directory, path, named, flags, deadline, cancel, progress))
 
     def save_set(
         self,
@@ -543,7 +548,7 @@ class Client:
         cancel: Cancel | None = None,
         progress: bool = True,
     ) -> int:
-        """Writes a set into a safetensors file, whose name ends so, or into a directory that `TensorDict.load_memmap` opens.
+        """Writes a set into a safetensors file, whose name ends so, or into what `TensorDict.load_memmap` opens: a directory, or an archive (.tdz).
 
         Takes a sealed set by name or reference, or a mutable one, all of one version, which is returned. A name is that of a mutable set,
         as it is at this moment, or else of a sealed one; `name@version` is a sealed one, such as a snapshot. The path appears when it is
@@ -553,6 +558,9 @@ class Client:
         wanted = target.reference if isinstance(target, (Published, MutableSet)) else target
         flags = (["--replace"] if replace else []) + (["--strict"] if strict else []) + files.time("wait", wait or None)
         text = sizes.text("the target", wanted) if isinstance(wanted, str) else str(wanted)
+        if archives.is_meant(path):
+            with archives.packing(path, replace, cancel) as folder:
+                return files.save(self.directory, text, folder, flags, deadline, cancel, progress)
         return files.save(self.directory, text, path, flags, deadline, cancel, progress)
 
     def create_set(

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from . import arrays, opaque, sizes
+from . import arrays, opaque, rowparts, sizes
 from . import rows as selecting
 from . import values as preparing
 from ._tensorlane import Cancel, Opened, Reference
-from .errors import Unsupported
+from .errors import Error, Unsupported
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -270,23 +270,30 @@ class MutableSet:
         self._bound.drop_set(self)
 
     def __getitem__(self, index: Any) -> Any:
-        """Rows of all leaves; or by a key, a view of one leaf."""
+        """Rows of all leaves; by a key, a view of one leaf; and by rows and a key, with further indices behind it, what that view has there."""
         key = preparing.as_key(index)
-        if key is None:
-            return self.read(index)
-        return LeafView(self, key)
+        if key is not None:
+            return LeafView(self, key)
+        if (named := _in_leaf(index)) is not None:
+            return LeafView(self, named[0])[named[1]]
+        return self.read(index)
 
     def __getitems__(self, rows: Sequence[int]) -> Rows:
         """Rows of all leaves, by one read: a DataLoader of torch asks so for a batch. `tensorlane.collate` makes tensors of it."""
         return self.read(list(rows))
 
     def __setitem__(self, index: Any, values: Any) -> None:
-        """Writes rows of all leaves that `values` has, in one step; or by a key, all rows of a leaf."""
+        """Writes rows of all leaves that `values` has, in one step; by a key, all rows of a leaf.
+
+        By rows and a key, `replay[3:10, "obs", :, ::2] = 0`, writes rows of a leaf, or the part of each that further indices mean.
+        """
         key = preparing.as_key(index)
-        if key is None:
-            self.write(index, values)
-        else:
+        if key is not None:
             LeafView(self, key)[:] = values
+        elif (named := _in_leaf(index)) is not None:
+            LeafView(self, named[0])[named[1]] = values
+        else:
+            self.write(index, values)
 
     def __len__(self) -> int:
         return self.rows
@@ -342,7 +349,8 @@ class MutableSet:
         within = client.deadline if given is None else given
         until = time.monotonic() + within
         # Leased until the commit has them.
-        staged = client._stage([arrays.source_under(key, x) for key, x in new.items()], within=within)
+        sources = [x if isinstance(x, arrays.Source) else arrays.source_under(key, x) for key, x in new.items()]
+        staged = client._stage(sources, within=within)
         try:
             there.update((key, stored.reference) for key, stored in zip(new, staged))
             parts = [(key, there[key]) for key in prepared]
@@ -385,14 +393,35 @@ class LeafView:
         return self.set.read(list(rows), [self.key])[self.key]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes whole rows. What is smaller is repeated as in numpy."""
+        """Writes whole rows, or with further indices a part of each. What is smaller is repeated as in numpy."""
         rows, inner = selecting.split(index, len(self.shape))
-        if inner is not None:
-            raise Unsupported(
-                "parts of rows are not written alone",
-                remedy="read the rows, change a copy, and write them with expects= of their version",
-            )
-        self.set.write(rows, {self.key: value})
+        if inner is None:
+            self.set.write(rows, {self.key: value})
+        else:
+            self.write_part(rows, inner, value)
+
+    def write_part(self, rows: Any, inner: tuple[Any, ...], value: Any, *, of_torch: bool = False) -> None:
+        """Writes the part of rows that further indices mean, as numpy means them, or torch: the rest of the rows stays as it is.
+
+        Rows are read and committed whole, on top of the version that was read. Where another writer was sooner, they are read
+        again, until the deadline of the client: then it is VERSION_CHANGED. Nothing of another writer is lost.
+        """
+        whole, selected = self.set, selecting.of(rows, self.set.rows)
+        ranges, listed, _ = selected.words
+        words = ranges, listed, list[int]()
+        until = time.monotonic() + whole._bound.deadline
+        while True:
+            left = max(until - time.monotonic(), _COMMITS)
+            with whole._read([self.key], words, False, left, None) as read:
+                version, part = read.version, rowparts.ReadRows(self.key, read[self.key])
+            if not part.write(selected.one, inner, value, of_torch):
+                return
+            try:
+                whole._commit({self.key: part.source()}, words, (version, None), left)
+                return
+            except Error as error:
+                if error.reason != "VERSION_CHANGED" or time.monotonic() >= until:
+                    raise
 
     def __len__(self) -> int:
         return self.set.rows
@@ -402,6 +431,15 @@ class LeafView:
 
     def __repr__(self) -> str:
         return f"<tensorlane.LeafView {self.key!r} {self.dtype}{list(self.shape)} of {self.set!r}>"
+
+
+def _in_leaf(index: Any) -> tuple[str, Any] | None:
+    """Key, and index of its leaf, that rows and a key with further indices behind it mean; None for another index."""
+    key = preparing.as_key(index[1]) if isinstance(index, tuple) and len(index) > 1 else None
+    if key is None:
+        return None
+    rows, _, *inner = index
+    return key, (rows, *inner) if inner else rows
 
 
 def _leaves(opened: Opened) -> dict[str, Leaf]:

@@ -34,21 +34,28 @@ def plain_of(x: Any) -> Any:
 
 def is_mapping(x: Any) -> bool:
     """Returns whether `x` has keys: a mapping, or a tensorclass, whose keys are its fields."""
-    return isinstance(x, Mapping) or _is_tensorclass(x)
+    return isinstance(x, Mapping) or is_tensorclass(x)
 
 
 def is_lazy(x: Any) -> bool:
     """Returns whether `x` is a lazy stack of tensordict, or a tensorclass over one: its parts lie apart, and may have different shapes."""
-    if _is_tensorclass(x):
+    if is_tensorclass(x):
         return is_lazy(x._tensordict)
     kind = getattr(sys.modules.get("tensordict"), "LazyStackedTensorDict", None)
     return kind is not None and isinstance(x, kind) and not is_plain(x)
 
 
+def class_of(x: Any) -> str | None:
+    """Name of the class of a lazy stack or a tensorclass, as directories of tensordict write it; None of anything else."""
+    if is_lazy(x):
+        return str(sys.modules["tensordict"].LazyStackedTensorDict)
+    return str(type(x)) if is_tensorclass(x) else None
+
+
 def items(x: Any) -> Iterable[tuple[Any, Any]]:
     """Keys and values of what has keys: of a tensorclass its fields; of a lazy stack its dimension, and its parts by their numbers."""
     if is_lazy(x):
-        along = (x._tensordict if _is_tensorclass(x) else x).stack_dim
+        along = (x._tensordict if is_tensorclass(x) else x).stack_dim
         return [(STACK_DIM, along), *((str(at), part) for at, part in enumerate(x.unbind(along)))]
     return stacked_items(x)
 
@@ -56,10 +63,10 @@ def items(x: Any) -> Iterable[tuple[Any, Any]]:
 def stacked_items(x: Any) -> Iterable[tuple[Any, Any]]:
     """Keys and values of what has keys, those of a lazy stack stacked; or the error that its parts do not fit together."""
     if not is_lazy(x):
-        return _fields(x) if _is_tensorclass(x) else x.items()
-    inner = x._tensordict if _is_tensorclass(x) else x
+        return _fields(x) if is_tensorclass(x) else x.items()
+    inner = x._tensordict if is_tensorclass(x) else x
     try:
-        found = list(_fields(x) if _is_tensorclass(x) else x.items())
+        found = list(_fields(x) if is_tensorclass(x) else x.items())
         keys = [set(part.keys()) for part in inner.unbind(inner.stack_dim)]
     except (KeyError, RuntimeError) as error:
         raise _misfit(x, str(error).partition("\n")[0][:_FIRST_LINE]) from None
@@ -75,7 +82,8 @@ def _misfit(x: Any, why: str) -> Unsupported:
     return Unsupported(what, remedy="write rows of one shape and with the same keys, or publish it: a set keeps its parts apart")
 
 
-def _is_tensorclass(x: Any) -> bool:
+def is_tensorclass(x: Any) -> bool:
+    """Returns whether `x` is of a tensorclass, and no plain value that tensordict wrapped."""
     return bool(getattr(type(x), "_is_tensorclass", False)) and not is_plain(x)
 
 

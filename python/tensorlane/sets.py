@@ -37,7 +37,10 @@ class Set(Mapping[str, Any]):
 
     def __init__(self, version: int, nodes: list[tuple[list[str], Any]]):
         self.version = version
-        (_, self.batch), *below = nodes
+        (_, root), *below = nodes
+        self.batch: list[int] = root[0] if isinstance(root, tuple) else root
+        self.classes: list[str] = root[1] if isinstance(root, tuple) else []
+        """Texts of the `meta.json` of each class of tensordict that it is, from the outside in; empty for a mapping or a TensorDict."""
         self._entries: dict[str, Any] = {}
         for path, node in below:
             *parents, key = path
@@ -109,7 +112,7 @@ def asked(keys: Any) -> list[str] | None:
 
 
 def _shown(version: int, node: Any) -> Any:
-    if isinstance(node, list):
+    if isinstance(node, (list, tuple)):
         return Set(version, [([], node)])
     return json.loads(node) if isinstance(node, str) else leased(node)
 
@@ -119,13 +122,13 @@ class Flat:
     """A nested mapping as a list: nodes without their tensors, and the tensors apart, each array once."""
 
     nodes: list[tuple[list[str], Any]]
-    """Paths with the batch shape of a tree, the JSON of a value, or the place in `arrays`, as a tuple of one."""
+    """Paths with the batch shape of a tree, in a tuple with the texts of its classes if it has any, the JSON of a value, or the place in `arrays`."""
     arrays: list[Any]
 
 
 def flatten(tree: Mapping[str, Any]) -> Flat:
     """Takes a nested mapping apart. Tensors that lie in the same memory, as tied weights do, are stored once."""
-    flat = Flat([([], _batch(tree))], [])
+    flat = Flat([([], _shape(tree, ()))], [])
     _flatten(tree, (), flat, {}, set())
     return flat
 
@@ -139,26 +142,37 @@ def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, i
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {'/'.join(path) or 'the set'} is no text", remedy="use str keys")
         sizes.text(f"the key {'/'.join(path)}{'/' if path else ''}", key)
-        if opaque.is_plain(value):
-            flat.nodes.append((list(here), _json(opaque.plain_of(value), here)))
+        if (text := _value(value, here)) is not None:
+            flat.nodes.append((list(here), text))
         elif opaque.is_mapping(value):
-            flat.nodes.append((list(here), _batch(value)))
+            flat.nodes.append((list(here), _shape(value, here)))
             _flatten(value, here, flat, known, inside | {id(tree)})
-        elif isinstance(value, PLAIN):
-            flat.nodes.append((list(here), _json(value, here)))
         else:
             opaque.check_under("/".join(here), value)
             at = known.setdefault(_memory(value), len(flat.arrays))
             if at == len(flat.arrays):
                 flat.arrays.append(value)
-            flat.nodes.append((list(here), (at,)))
+            flat.nodes.append((list(here), at))
 
 
-def _batch(tree: Mapping[str, Any]) -> list[int]:
-    """The batch shape of a mapping that has one, as those of tensordict do. Parts of a lazy stack have one each."""
-    if opaque.is_lazy(tree):
-        return []
-    return [int(size) for size in getattr(tree, "batch_size", ())]
+def _shape(tree: Mapping[str, Any], path: Path) -> Any:
+    """The batch shape of a mapping that has one, as those of tensordict do. Parts of a lazy stack have one each.
+
+    That of a lazy stack or a tensorclass is in a tuple with what tensordict writes of it: the class, and its plain values.
+    """
+    batch = [] if opaque.is_lazy(tree) else [int(size) for size in getattr(tree, "batch_size", ())]
+    if (kind := opaque.class_of(tree)) is None:
+        return batch
+    values = {key: _value(value, (*path, key)) for key, value in opaque.items(tree)}
+    said = {"_type": json.dumps(kind), **{key: text for key, text in values.items() if text is not None}}
+    return batch, ["{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in said.items()) + "}"]
+
+
+def _value(value: Any, path: Path) -> str | None:
+    """The JSON of a plain value; None for all else."""
+    if opaque.is_plain(value):
+        return _json(opaque.plain_of(value), path)
+    return _json(value, path) if isinstance(value, PLAIN) and not opaque.is_mapping(value) else None
 
 
 def _json(value: Any, path: Path) -> str:
@@ -201,6 +215,6 @@ def sources(flat: Flat) -> list[arrays.Source]:
     """The arrays as they are stored, or the error with the keys of the culprit."""
     keys: dict[int, str] = {}
     for path, node in flat.nodes:
-        if isinstance(node, tuple):
-            keys.setdefault(node[0], "/".join(path))
+        if isinstance(node, int):
+            keys.setdefault(node, "/".join(path))
     return [arrays.source_under(keys[at], x, gpus=True) for at, x in enumerate(flat.arrays)]

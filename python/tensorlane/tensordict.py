@@ -17,9 +17,12 @@ or those that `writers` say. Without a name of its own it is dropped when the pr
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import sys
 import threading
 import uuid
+import warnings
 from multiprocessing import util
 from typing import Any, Mapping, Sequence
 
@@ -179,8 +182,12 @@ class MemoryMappedTensor:
         return self[list(rows)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes whole rows, repeated as in torch where the value is smaller."""
-        self.view[index] = _home(value)
+        """Writes rows, or with further indices a part of each, repeated as in torch where the value is smaller."""
+        rows, inner = selecting.split(index, len(self.view.shape))
+        if inner is None:
+            self.view[rows] = _home(value)
+        else:
+            self.view.write_part(rows, inner, _home(value), of_torch=True)
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -393,14 +400,64 @@ def load(target: str | MutableSet, *, device: Any = None, client: Client | None 
 def to_tensordict(got: Set) -> Any:
     """A real TensorDict of a set that was got, over the tensors of it: nothing that is large is copied.
 
-    Its plain values are `NonTensorData`. What was published as a lazy stack is one, and a tensorclass is `Class.from_tensordict(…)` of it.
+    Its plain values are `NonTensorData`. What was published as a lazy stack is one. A tensorclass is one, too, if a module that was
+    imported has a tensorclass of its name; else it is a TensorDict, and a warning names the class. No module is imported for it.
     """
+    said = [json.loads(text) for text in got.classes]
+    if said and _is_stack(said[-1]["_type"]):
+        along = said.pop()[opaque.STACK_DIM]
+        made = _stacked([to_tensordict(part) for part in got.values() if isinstance(part, Set)], along)
+        values = {key: node for key, node in got.items() if key != opaque.STACK_DIM and not isinstance(node, Set)}
+    else:
+        made, values = _plain_of(got), {}
+    for one in said:
+        made = _of_class(one["_type"], made, values)
+    return made
+
+
+def _is_stack(name: str) -> bool:
+    """True of the name of the class of lazy stacks."""
+    return name.startswith("<class 'tensordict.") and name.endswith(".LazyStackedTensorDict'>")
+
+
+def _stacked(parts: list[Any], along: int) -> Any:
     library = _library()
-    if (count := len(got) - 1) > 0 and set(got) == {opaque.STACK_DIM, *map(str, range(count))}:
-        along, parts = got[opaque.STACK_DIM], [got[str(at)] for at in range(count)]
-        if isinstance(along, int) and all(isinstance(part, Set) for part in parts):
-            return library.LazyStackedTensorDict(*map(to_tensordict, parts), stack_dim=along)
-    made = library.TensorDict({}, batch_size=got.batch)
+    if any(opaque.is_tensorclass(part) for part in parts):
+        return library.lazy_stack(parts, along)
+    return library.LazyStackedTensorDict(*parts, stack_dim=along)
+
+
+def _of_class(name: str, made: Any, values: dict[str, Any]) -> Any:
+    """The tensorclass of a name over what it has, or that itself, with a warning, where this program has no such class."""
+    found = _imported(name)
+    why = "no module that was imported has such a tensorclass: import its module first"
+    if found is not None:
+        try:
+            return found.from_tensordict(made, values) if values else found.from_tensordict(made)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            why = f"the class here takes none of these fields: {error}"
+    left = f", without {', '.join(values)}" if values else ""
+    # At whoever calls `to_tensordict`, for a set that is a class itself.
+    warnings.warn(f"a set of {name} comes as a {type(made).__name__}{left}: {why}", stacklevel=3)
+    return made
+
+
+def _imported(name: str) -> Any:
+    """The tensorclass of a name such as `<class 'replay.Step'>`, in a module that was imported. No code is run to find it."""
+    words = name.removeprefix("<class '").removesuffix("'>").split(".")
+    for end in range(len(words) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(words[:end]))
+        if found is None:
+            continue
+        for word in words[end:]:
+            found = getattr(found, "__dict__", {}).get(word)
+        is_class = isinstance(found, type) and bool(getattr(found, "_is_tensorclass", False))
+        return found if is_class and not getattr(found, "_is_non_tensor", False) else None
+    return None
+
+
+def _plain_of(got: Set) -> Any:
+    made = _library().TensorDict({}, batch_size=got.batch)
     for key, node in got.items():
         if isinstance(node, Set):
             made[key] = to_tensordict(node)

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -243,8 +244,100 @@ def test_further_indices_are_applied_to_the_rows_that_came(filled):
         np.testing.assert_array_equal(replay["obs"][index], array[index])
     with pytest.raises(tensorlane.Unsupported, match="further lists"):
         replay["obs"][[1, 2], [0, 1]]
-    with pytest.raises(tensorlane.Unsupported, match="parts of rows"):
-        replay["obs"][1, :2] = 0
+
+
+def test_parts_of_rows_are_written_and_the_rest_of_them_stays(filled):
+    replay, array = filled
+    value = np.arange(6, dtype=np.int32).reshape(2, 3)
+    for index, given in (
+        ((slice(3, 6), slice(None), slice(None, None, 2)), 7),
+        ((1, slice(2)), value),
+        ((-1, ..., 0), [1, 2, 3, 4]),
+        (([4, 2], slice(1, 3)), value),
+        ((slice(2, 4), slice(None), [0, 1]), value[:, None, :2]),
+        ((3, slice(None), [0, 1]), torch.arange(8, dtype=torch.int32).reshape(2, 4)),
+        ((slice(None, None, -2), 0, 0), -3),
+        ((..., 1), np.int32(9)),
+        ((slice(4, 6), None, 0), value[0]),
+    ):
+        array[index] = given
+        replay["obs"][index] = given
+        np.testing.assert_array_equal(replay["obs"][:], array, str(index))
+    version = replay.version
+    replay[3:6, "obs", :, ::2] = 5
+    replay[[1, 2], ("next", "reward")] = 0.5
+    array[3:6, :, ::2] = 5
+    np.testing.assert_array_equal(replay["obs"][:], array)
+    np.testing.assert_array_equal(replay[3:6, "obs", 1], array[3:6, 1])
+    assert replay[[1, 2], "next/reward"].numpy().tolist() == [0.5, 0.5] and replay.version == version + 2
+    replay["obs"][3:3, 0] = 1
+    replay["obs"][3, 0:0] = 1
+    assert replay.version == version + 2, "nothing was to be written"
+
+
+def test_a_part_of_rows_of_another_shape_or_type_is_refused_and_nothing_is_written(client, filled):
+    replay, array = filled
+    for given in (np.ones(5, np.int32), np.ones(3, np.float32), 0.5, 1 << 40, torch.ones(3, dtype=torch.int64)):
+        with pytest.raises(tensorlane.Invalid) as refused:
+            replay["obs"][1, 0] = given
+        assert refused.value.reason == "SET_MISMATCH" and refused.value.details["key"] == "obs", given
+    for index in ((1, 4), (1, 0, 0, 0), (slice(2), 0, [0, 3])):
+        with pytest.raises(IndexError, match="obs: rows of shape"):
+            replay["obs"][index] = 0
+    with client.put(np.ones(3, np.int32)) as stored, pytest.raises(tensorlane.Unsupported, match="whole rows"):
+        replay["obs"][1, 0] = stored
+    np.testing.assert_array_equal(replay["obs"][:], array)
+    assert replay.version == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool])
+def test_parts_of_rows_of_any_type_are_written(client, name, dtype):
+    rows = torch.ones(3, 4).to(dtype)
+    replay = client.create_set(name, 3, {"x": rows})
+    replay["x"] = rows
+    replay["x"][1:, ::2] = torch.zeros(2, 2).to(dtype)
+    want = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1], [0, 1, 0, 1]]).to(dtype)
+    assert torch.equal(replay["x"][:].torch().view(torch.uint8), want.view(torch.uint8))
+
+
+def test_writers_of_parts_of_the_same_rows_lose_nothing_of_one_another(client, name):
+    replay = client.create_set(name, 4, {"x": ("int32", (4, 3)), "y": ("int32", ())})
+    times = 20
+
+    def write(column: int):
+        for at in range(1, times + 1):
+            replay["x"][1:3, column] = at
+            replay["y"][column] = at
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    want = np.zeros((4, 4, 3), np.int32)
+    want[1:3] = times
+    np.testing.assert_array_equal(replay["x"][:], want)
+    assert replay["y"][:].numpy().tolist() == [times] * 4 and replay.version == 2 * 4 * times
+
+
+def test_a_part_whose_writer_is_always_outrun_is_told_so_and_is_not_written(client, name, monkeypatch):
+    replay = client.create_set(name, 4, {"x": ("int32", (4,))})
+    with tensorlane.connect(client.directory, deadline=0.5) as hasty:
+        slow = hasty.open_set(replay.reference)
+        read, outran = slow._read, []
+
+        def outrun(*given):
+            rows = read(*given)
+            outran.append(replay.write(0, {"x": 3}))
+            return rows
+
+        monkeypatch.setattr(slow, "_read", outrun)
+
+        def is_told():
+            with pytest.raises(tensorlane.Error) as refused:
+                slow["x"][1, 2] = 9
+            # On a machine that stands still, no call has its time.
+            return refused.value.reason == "VERSION_CHANGED"
+
+        until("it is told", is_told)
+    assert outran and replay["x"][:].numpy().tolist() == [[3] * 4, *[[0] * 4] * 3] and replay.version == len(outran)
 
 
 def test_lists_behind_the_rows_give_the_dimensions_that_numpy_gives(filled):

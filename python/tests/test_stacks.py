@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,8 @@ from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, lazy_st
 
 import tensorlane
 from tensorlane.tensordict import MemoryMappedTensorDict, to_tensordict
+
+from conftest import python, said
 
 
 @pytest.fixture
@@ -69,15 +74,15 @@ def test_a_tensorclass_is_published_by_its_fields(client, name):
     with client.get_set(name) as got:
         assert list(got) == ["obs", "next", "label", "note"] and got.batch == [3] and got["next"].batch == [3]
         assert got["label"] == "a" and got["note"] is None
-        back = Step.from_tensordict(to_tensordict(got))
-        assert back.batch_size == (3,) and back.label == "a" and torch.equal(back.obs, step().obs) and torch.equal(back.next["reward"], torch.ones(3))
+        back = to_tensordict(got)
+        assert type(back) is Step and back.batch_size == (3,) and back.label == "a" and back.note is None
+        assert torch.equal(back.obs, step().obs) and torch.equal(back.next["reward"], torch.ones(3))
         del back
     other = step()
     other.label = "b"
     client.publish({"steps": step(), "stack": lazy_stack([step(), other])}, name)
     got = client.get_set(name)
-    one, other = to_tensordict(got).get("stack")
-    assert [Step.from_tensordict(part).label for part in (one, other)] == ["a", "b"]
+    assert [part.label for part in to_tensordict(got).get("stack")] == ["a", "b"]
     assert got["steps", "label"] == "a" and got["stack", "stack_dim"] == 0 and got["stack", "1", "obs"].shape == (3, 2)
 
 
@@ -86,7 +91,82 @@ def test_directories_of_stacks_and_classes_are_published_by_what_tensordict_load
         given.memmap(tmp_path / str(at))
         client.publish(TensorDict.load_memmap(tmp_path / str(at)), name)
         back = to_tensordict(client.get_set(name))
-        assert same(back, episodes()) if at == 0 else back["label"] == "a" and torch.equal(back["obs"], step().obs)
+        assert same(back, episodes()) if at == 0 else back.label == "a" and torch.equal(back.obs, step().obs)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_directories_of_stacks_and_classes_come_back_byte_for_byte(client, name, tmp_path):
+    inside = TensorDict({"steps": step(), "episodes": lazy_stack([episodes()[0], episodes()[1]])}, [])
+    for at, given in enumerate((episodes(), step(), inside)):
+        saved, got = tmp_path / f"saved-{at}", tmp_path / f"got-{at}"
+        given.memmap(saved)
+        client.publish_file(saved, name)
+        client.save_set(name, got)
+        assert files(got) == files(saved)
+        back = to_tensordict(client.get_set(name))
+        assert type(back) is type(given)
+        back = back if at < 2 else back["steps"]
+        assert same(back, episodes()) if at == 0 else type(back) is Step and back.label == "a" and torch.equal(back.obs, step().obs)
+
+
+def test_stacks_and_classes_that_were_published_are_opened_by_tensordict(client, name, tmp_path):
+    client.publish({"steps": step(), "episodes": episodes()}, name)
+    client.save_set(name, tmp_path / "got")
+    loaded = TensorDict.load_memmap(tmp_path / "got")
+    assert same(loaded.get("episodes"), episodes())
+    steps = loaded.get("steps")
+    assert type(steps) is Step and (steps.label, steps.note) == ("a", None) and torch.equal(steps.next["reward"], torch.ones(3))
+    assert json.loads((tmp_path / "got" / "steps" / "meta.json").read_text())["label"] == "a"
+    assert json.loads((tmp_path / "got" / "meta.json").read_text())["steps"] == {"type": "Step"}
+
+
+def test_fields_that_are_pickled_in_a_directory_are_refused_by_the_path_of_the_file(client, name, tmp_path):
+    step().memmap(tmp_path / "saved")
+    # As tensordict writes them, of what JSON cannot say.
+    (tmp_path / "saved" / "other.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(tensorlane.Error, match="other.pickle: fields of the class are pickled"):
+        client.publish_file(tmp_path / "saved", name)
+    assert name not in client.names()
+
+
+def test_a_class_that_the_reader_did_not_import_comes_as_a_tensordict_and_is_named(client, name):
+    client.publish({"steps": step()}, name)
+    script = """
+import sys, warnings
+import tensorlane
+from tensorlane.tensordict import to_tensordict
+
+with tensorlane.connect(sys.argv[1]) as client, warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    back = to_tensordict(client.get_set(sys.argv[2]))["steps"]
+    named = [str(one.message) for one in told if "test_stacks.Step" in str(one.message)]
+    print(type(back).__name__, back["label"], back["obs"].shape[0], len(named), "test_stacks" in sys.modules)
+"""
+    assert said(python(script, client.directory, name)).split() == ["TensorDict", "a", "3", "1", "False"]
+
+
+def test_a_class_that_nobody_finds_by_its_name_or_has_other_fields_is_named(client, name):
+    @tensorclass
+    class Hidden:
+        obs: torch.Tensor
+
+    client.publish(Hidden(obs=torch.ones(2), batch_size=[2]), name)
+    with pytest.warns(UserWarning, match="<locals>.Hidden'> comes as a TensorDict: no module"):
+        back = to_tensordict(client.get_set(name))
+    assert type(back) is TensorDict and back["obs"].tolist() == [1, 1]
+
+
+def test_a_part_of_a_stack_or_of_a_class_is_a_tensordict(client, name):
+    client.publish({"steps": step(), "episodes": episodes()}, name)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        back = to_tensordict(client.get_set(name, keys=["steps/obs", "steps/label", "episodes/1"]))
+    assert not [one for one in told if "comes as" in str(one.message)]
+    assert type(back["steps"]) is TensorDict and sorted(back["steps"].keys()) == ["label", "obs"]
+    assert type(back.get("episodes")) is TensorDict and list(back.get("episodes").keys()) == ["1"]
 
 
 def test_a_field_that_json_cannot_say_is_named(client, name):
@@ -98,9 +178,11 @@ def test_a_field_that_json_cannot_say_is_named(client, name):
 
 
 def test_a_plain_mapping_that_looks_like_a_stack_stays_a_mapping(client, name):
-    client.publish({"stack_dim": 0, "0": torch.ones(1)}, name)
-    back = to_tensordict(client.get_set(name))
-    assert type(back) is TensorDict and back["stack_dim"] == 0 and back["0"].tolist() == [1]
+    for part in (torch.ones(1), {"a": torch.ones(1)}):
+        client.publish({"stack_dim": 0, "0": part}, name)
+        back = to_tensordict(client.get_set(name))
+        assert type(back) is TensorDict and back["stack_dim"] == 0
+        assert (back["0"] if isinstance(part, torch.Tensor) else back["0", "a"]).tolist() == [1]
     client.publish(TensorDict({"a": torch.ones(2), "s": NonTensorData("kept", batch_size=[2])}, [2]), name)
     back = to_tensordict(client.get_set(name))
     assert back.batch_size == (2,) and back["s"] == "kept"

@@ -272,8 +272,24 @@ def test_rows_are_assigned_by_tensordicts_mappings_and_numbers(default):
         with pytest.raises(tensorlane.Invalid) as refused:
             data[1] = wrong
         assert refused.value.reason == "SET_MISMATCH"
-    with pytest.raises(tensorlane.Unsupported):
-        data["obs"][1, :2] = 0
+    version = data.set.version
+    for index, value in (((1, slice(2)), 0), ((slice(4, 8), [0, 3]), torch.arange(4.0)[:, None]), (([9, 0], -1), 3.5)):
+        data["obs"][index] = value
+        plain["obs"][index] = value
+    assert (data[:] == plain).all() and data.set.version == version + 3
+
+
+def test_further_indices_of_an_assignment_mean_what_they_mean_to_torch(default):
+    tensor, plain = MemoryMappedTensor.empty(4, 3, 3, dtype=torch.int64), torch.zeros(4, 3, 3, dtype=torch.int64)
+    square = torch.arange(9).reshape(3, 3)
+    # For numpy the number is a list of one, and its dimension goes first.
+    for index, value in (((2, slice(None), [2, 0, 1]), square), ((-1, [0, 1], [1, 1]), torch.tensor([5, 6])), ((slice(2), ..., 0), square[:2])):
+        tensor[index] = value
+        plain[index] = value
+    assert torch.equal(tensor[:], plain)
+    with pytest.raises(IndexError):
+        tensor[0, 3] = 1
+    assert torch.equal(tensor[:], plain)
 
 
 def test_options_of_a_tensor_that_a_dict_would_lose_are_refused(default):

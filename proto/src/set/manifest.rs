@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
+use super::meta::{Level, LevelError};
 use super::tree::{Node, Tree, TreeError, shown};
 use crate::reference::{Reference, ReferenceError};
 
@@ -53,6 +54,14 @@ pub enum ManifestError {
         /// Reason for which the reference is none.
         error: ReferenceError,
     },
+    /// A tree that is said to be of a class that none is.
+    #[error("{path:?} of the manifest: {error}")]
+    Class {
+        /// The keys from the root.
+        path: String,
+        /// Reason for which it is no class.
+        error: LevelError,
+    },
     /// A tree that no set has.
     #[error(transparent)]
     Tree(#[from] TreeError),
@@ -88,6 +97,8 @@ struct WritingTree<'a> {
     batch: &'a [u64],
     #[serde(skip_serializing_if = "Option::is_none")]
     names: Option<&'a [Option<String>]>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    classes: &'a [String],
 }
 
 impl Serialize for WritingNodes<'_> {
@@ -104,7 +115,7 @@ fn write_tree<'a, S: SerializeSeq>(
     path: &mut Vec<&'a str>,
     nodes: &mut S,
 ) -> Result<(), S::Error> {
-    let bare = WritingTree { batch: &tree.batch, names: tree.names.as_deref() };
+    let bare = WritingTree { batch: &tree.batch, names: tree.names.as_deref(), classes: &tree.classes };
     nodes.serialize_element(&WritingNode::Tree { path: path.as_slice(), tree: bare })?;
     for (key, node) in &tree.entries {
         path.push(key);
@@ -150,6 +161,8 @@ struct WrittenTree {
     batch: Vec<u64>,
     #[serde(default)]
     names: Option<Vec<Option<String>>>,
+    #[serde(default)]
+    classes: Vec<String>,
 }
 
 impl Manifest {
@@ -192,8 +205,10 @@ impl Manifest {
         for WrittenNode { path, node } in written.nodes {
             let node = match node {
                 WrittenKind::Value(value) => Node::Value(value),
-                WrittenKind::Tree(WrittenTree { batch, names }) => {
-                    Node::Tree(Tree { batch, names, entries: Vec::new() })
+                WrittenKind::Tree(WrittenTree { batch, names, classes }) => {
+                    Level::classes(&classes)
+                        .map_err(|error| ManifestError::Class { path: shown(&path), error })?;
+                    Node::Tree(Tree { batch, names, classes, entries: Vec::new() })
                 }
                 WrittenKind::Tensor(text) => Node::Tensor(
                     text.parse().map_err(|error| ManifestError::Reference { path: shown(&path), error })?,
@@ -225,6 +240,7 @@ mod tests {
             batch: vec![4],
             names: Some(vec![Some("time".into())]),
             entries: vec![("reward".into(), Node::Tensor(reference(2)))],
+            ..Tree::default()
         };
         let entries = vec![
             ("obs".into(), Node::Tensor(reference(1))),
@@ -232,7 +248,7 @@ mod tests {
             ("next".into(), Node::Tree(next)),
             (String::new(), Node::Tree(Tree::default())),
         ];
-        Tree { batch: vec![4], names: None, entries }
+        Tree { batch: vec![4], entries, ..Tree::default() }
     }
 
     #[test]
@@ -250,6 +266,29 @@ mod tests {
             reference(2)
         );
         assert_eq!(String::from_utf8(bytes).unwrap(), due);
+    }
+
+    #[test]
+    fn classes_of_trees_survive_a_manifest_and_those_that_are_none_are_refused_by_their_path() {
+        let class = r#"{"_type": "<class 'replay.Step'>", "label": {"b": 1, "a": 2.50}}"#;
+        let stack = r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0}"#;
+        let of = |classes: &[&str]| {
+            let classes = classes.iter().map(|text| (*text).to_owned()).collect();
+            let steps = Tree { classes, ..Tree::default() };
+            let entries = vec![("steps".to_owned(), Node::Tree(steps))];
+            Manifest { version: 1, tree: Tree { entries, ..Tree::default() } }
+        };
+        for classes in [&[class][..], &[stack], &[class, stack]] {
+            let manifest = of(classes);
+            assert_eq!(Manifest::decode(&manifest.encode().unwrap()).unwrap(), manifest);
+        }
+        let plain = r#"{"_type": "<class 'tensordict._td.TensorDict'>", "shape": []}"#;
+        for classes in
+            [&[plain][..], &["{"], &[stack, class], &[stack, stack], &[class, class], &[class, stack, stack]]
+        {
+            let refused = Manifest::decode(&of(classes).encode().unwrap()).unwrap_err();
+            assert!(matches!(&refused, ManifestError::Class { path, .. } if path == "steps"), "{refused}");
+        }
     }
 
     #[test]

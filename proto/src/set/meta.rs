@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use self::json::{Object, to_python_json};
+use super::class::{ClassMeta, STACK_DIM};
 use super::value::beyond_64_bits;
 
 /// File of each level of a directory of tensordict, which has a [`Level`].
@@ -41,6 +42,8 @@ pub enum Level {
     },
     /// A value that is no tensor.
     Value(Value),
+    /// A lazy stack or a tensorclass, whose tensors are in directories beside the `meta.json`.
+    Class(ClassMeta),
 }
 
 /// Entry under a key of a level.
@@ -50,7 +53,7 @@ pub enum LevelEntry {
     Tensor(TensorMeta),
     /// A directory with a `meta.json` of its own.
     Below {
-        /// The class that tensordict names: `TensorDict` or `NonTensorData`.
+        /// Name of the class, such as `TensorDict` or `NonTensorData`.
         class: String,
     },
 }
@@ -84,9 +87,9 @@ pub enum LevelError {
     /// A whole number that would become another one.
     #[error("the number {0} has more than 64 bits, which JSON of this release cannot keep; save it as text")]
     Number(String),
-    /// A class that is neither a TensorDict nor a value.
+    /// A class that has another form.
     #[error(
-        "it is of the class {0}; TensorDict and NonTensorData are read: convert it by `.to_tensordict()` first"
+        "it is of the class {0}; TensorDict, NonTensorData, lazy stacks and tensorclasses over a TensorDict or a stack are read: convert it by `.to_tensordict()` first"
     )]
     Class(String),
     /// A value that is out of place.
@@ -145,7 +148,8 @@ impl Level {
             };
         }
         if !class.ends_with(".TensorDict'>") {
-            return Err(LevelError::Class(class.to_owned()));
+            let text = str::from_utf8(bytes).map_err(|error| LevelError::Json(error.to_string()))?;
+            return class_meta(text, class, &fields).map(Self::Class);
         }
         let batch = match field("shape") {
             None => Vec::new(),
@@ -169,6 +173,30 @@ impl Level {
             }
         }
         Ok(Self::Tree { batch, names, entries })
+    }
+
+    /// Classes of one tree, from the outside in, of the texts of their `meta.json`: none, a lazy stack, a tensorclass, or a
+    /// tensorclass and the lazy stack that it is over.
+    ///
+    /// # Errors
+    /// [`LevelError`] of a text that is no class, or of one that does not follow the one before.
+    pub fn classes(texts: &[String]) -> Result<Vec<ClassMeta>, LevelError> {
+        let mut classes: Vec<ClassMeta> = Vec::new();
+        for text in texts {
+            let Self::Class(class) = Self::read(text.as_bytes())? else {
+                return Err(LevelError::Class(text.clone()));
+            };
+            let follows = match classes.as_slice() {
+                [] => true,
+                [outer] => class.is_stack && !outer.is_stack,
+                _ => false,
+            };
+            if !follows {
+                return Err(LevelError::Class(class.name));
+            }
+            classes.push(class);
+        }
+        Ok(classes)
     }
 
     /// The bytes that tensordict would write.
@@ -202,6 +230,7 @@ impl Level {
                 fields.extend(names.as_ref().map(|names| field("_names", json!(names))));
                 fields
             }
+            Self::Class(class) => return Ok(class.text.clone().into_bytes()),
         };
         to_python_json(&Object(fields)).map_err(|error| LevelError::Json(error.to_string()))
     }
@@ -239,6 +268,18 @@ pub fn check_batch(shape: &[u64], batch: &[u64]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("its shape {shape:?} does not begin with the batch shape {batch:?}; save the set again"))
+}
+
+fn class_meta(text: &str, class: &str, fields: &[(String, Value)]) -> Result<ClassMeta, LevelError> {
+    let found = ClassMeta::of(text, class, fields).ok_or_else(|| LevelError::Class(class.to_owned()))?;
+    if found.is_stack {
+        let missing = Value::Null;
+        let dim = found.values.first().map_or(&missing, |(_, dim)| dim);
+        if !dim.is_u64() {
+            return Err(wrong(STACK_DIM, dim, "the number of a dimension"));
+        }
+    }
+    Ok(found)
 }
 
 fn entry(key: &str, about: &Map<String, Value>) -> Result<LevelEntry, LevelError> {

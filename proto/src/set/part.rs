@@ -46,7 +46,7 @@ impl<L> Tree<L> {
     /// The part of the tree that keys name, and those of them that name nothing.
     ///
     /// A key names a leaf, or a tree with all that is below it; `encoder.*` stands for all keys that begin so. Nested keys are joined
-    /// by `/` or by dots, as in files of safetensors.
+    /// by `/` or by dots, as in files of safetensors. A tree of which something is left out is of no class.
     #[must_use]
     pub fn only(self, keys: &[String]) -> (Self, Vec<&str>) {
         let mut asked = Asked::new(keys);
@@ -57,6 +57,7 @@ impl<L> Tree<L> {
 
     /// Part of a tree below a key that is asked for; all of it, if it `is_meant` itself.
     fn cut(self, below: Option<&str>, is_meant: bool, asked: &mut Asked<'_>) -> Self {
+        let due = self.entries.len();
         let mut entries = Vec::new();
         for (key, node) in self.entries {
             let compared = compared(&key);
@@ -71,7 +72,8 @@ impl<L> Tree<L> {
                 entries.push((key, node));
             }
         }
-        Self { batch: self.batch, names: self.names, entries }
+        let classes = if entries.len() == due { self.classes } else { Vec::new() };
+        Self { batch: self.batch, names: self.names, classes, entries }
     }
 }
 
@@ -123,6 +125,22 @@ mod tests {
         }
         assert_eq!(only(&["*"]), (only(&["encoder*", "lr", "next", "empty"]).0, nothing.clone()));
         assert_eq!(only(&[]), (nothing.clone(), nothing));
+    }
+
+    #[test]
+    fn a_tree_is_of_its_class_while_nothing_of_it_is_left_out() {
+        let text = r#"{"_type": "<class 'replay.Step'>", "lr": 0.5}"#.to_owned();
+        let classes = |keys: &[&str]| {
+            let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+            Tree { classes: vec![text.clone()], ..tree() }.only(&keys).0.classes
+        };
+        assert_eq!(classes(&["*"]), [text.clone()]);
+        assert_eq!(
+            classes(&["encoder*", "lr", "next/obs", "empty"]),
+            [text.clone()],
+            "only a tree below has less"
+        );
+        assert!(classes(&["encoder*", "next", "empty"]).is_empty());
     }
 
     #[test]

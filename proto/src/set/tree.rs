@@ -21,6 +21,8 @@ pub struct Tree<L> {
     pub batch: Vec<u64>,
     /// Names of the batch dimensions, if they have any.
     pub names: Option<Vec<Option<String>>>,
+    /// Texts of the `meta.json` of each class of tensordict that it is, from the outside in. Empty for a `TensorDict`.
+    pub classes: Vec<String>,
     /// Keys, each once, in the order in which they were given.
     pub entries: Vec<(String, Node<L>)>,
 }
@@ -75,7 +77,7 @@ pub enum TreeError {
 
 impl<L> Default for Tree<L> {
     fn default() -> Self {
-        Self { batch: Vec::new(), names: None, entries: Vec::new() }
+        Self { batch: Vec::new(), names: None, classes: Vec::new(), entries: Vec::new() }
     }
 }
 
@@ -105,8 +107,7 @@ impl<L> Tree<L> {
     }
 
     fn flatten<'a>(&'a self, path: &mut Vec<&'a str>, all: &mut Vec<(Vec<&'a str>, Node<&'a L>)>) {
-        let bare = Tree { batch: self.batch.clone(), names: self.names.clone(), entries: Vec::new() };
-        all.push((path.clone(), Node::Tree(bare)));
+        all.push((path.clone(), Node::Tree(self.bare(Vec::new()))));
         for (key, node) in &self.entries {
             path.push(key);
             match node {
@@ -127,8 +128,8 @@ impl<L> Tree<L> {
     }
 
     fn unfold(self, path: &mut Vec<String>, all: &mut Vec<(Vec<String>, Node<L>)>) {
-        let Self { batch, names, entries } = self;
-        all.push((path.clone(), Node::Tree(Tree { batch, names, entries: Vec::new() })));
+        let Self { batch, names, classes, entries } = self;
+        all.push((path.clone(), Node::Tree(Tree { batch, names, classes, entries: Vec::new() })));
         for (key, node) in entries {
             path.push(key);
             match node {
@@ -185,7 +186,13 @@ impl<L> Tree<L> {
             };
             entries.push((key.clone(), node));
         }
-        Ok(Tree { batch: self.batch.clone(), names: self.names.clone(), entries })
+        Ok(self.bare(entries))
+    }
+
+    /// Tree with other entries.
+    fn bare<M>(&self, entries: Vec<(String, Node<M>)>) -> Tree<M> {
+        let (names, classes) = (self.names.clone(), self.classes.clone());
+        Tree { batch: self.batch.clone(), names, classes, entries }
     }
 
     /// Checks what holds for every set, whatever its leaves are.

@@ -294,14 +294,19 @@ fn layouts_of_channels_are_written_as_they_were_read() {
 
 #[test]
 fn manifests_and_levels_of_sets_are_written_as_they_were_read() {
-    let inner =
-        Tree { batch: vec![4], names: None, entries: vec![("r".to_owned(), Node::Tensor(reference()))] };
+    let inner = Tree {
+        batch: vec![4],
+        entries: vec![("r".to_owned(), Node::Tensor(reference()))],
+        ..Tree::default()
+    };
     let entries = vec![
         ("obs".to_owned(), Node::Tensor(reference())),
         ("label".to_owned(), Node::Value(json!({"a": [1, 2.5, null, "x"]}))),
         ("next".to_owned(), Node::Tree(inner)),
     ];
-    let tree = Tree { batch: vec![4], names: Some(vec![Some("time".to_owned())]), entries };
+    let class = r#"{"_type": "<class 'replay.Step'>", "label": [1]}"#.to_owned();
+    let names = Some(vec![Some("time".to_owned())]);
+    let tree = Tree { batch: vec![4], names, classes: vec![class.clone()], entries };
     let corpus = vec![Manifest { version: 7, tree }.encode().unwrap()];
     fuzz(target("Manifest", corpus, JSON_TIMES, SPARE), |bytes| {
         let Ok(manifest) = Manifest::decode(bytes) else { return false };
@@ -316,7 +321,9 @@ fn manifests_and_levels_of_sets_are_written_as_they_were_read() {
         "obs": {"device": "cpu", "shape": [4, 6], "dtype": "torch.float32"},
         "next": {"type": "TensorDict"},
     });
-    fuzz(target("Level", vec![level.to_string().into_bytes()], JSON_TIMES, SPARE), |bytes| {
+    let stack = r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0}"#.to_owned();
+    let corpus = [level.to_string(), class, stack].map(String::into_bytes).to_vec();
+    fuzz(target("Level", corpus, JSON_TIMES, SPARE), |bytes| {
         let Ok(level) = Level::read(bytes) else { return false };
         if let Ok(written) = level.write() {
             assert_eq!(Level::read(&written).ok(), Some(level));

@@ -1,5 +1,6 @@
 //! Directories of sets that somebody writes to while they are put.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -88,6 +89,79 @@ fn a_file_of_a_set_that_is_replaced_removed_or_cut_is_told_so() {
         File::options().write(true).open(leaf(folder, "a")).unwrap().set_len(10).unwrap();
     };
     assert_eq!(changed(9 << 20, "a", cut), ("a.memmap".into(), "became shorter"));
+}
+
+/// The files of a directory by their paths from it.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                found.insert(path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_directory_of_a_stack_and_of_tensorclasses_comes_back_byte_for_byte() {
+    let stack = r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0}"#;
+    let step = r#"{"_type": "<class 'replay.Step'>",  "label": {"b": 1e-05, "a": 2.50}, "note": null}"#;
+    let tensor = r#"{"device": "cpu", "shape": [3], "dtype": "torch.uint8", "is_nested": false}"#;
+    let end = r#""_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict""#;
+    let tree = |fields: &str| format!(r#"{{{fields}"shape": [], "device": "cpu", {end}}}"#);
+    let fields =
+        r#""steps": {"type": "Step"}, "all": {"type": "LazyStackedTensorDict"}, "n": {"type": "Step"}, "#;
+    let folder = tempfile::tempdir().unwrap();
+    for (dir, text) in [
+        ("", tree(fields)),
+        ("steps", step.to_owned()),
+        ("steps/_tensordict", tree(&format!(r#""x": {tensor}, "#))),
+        ("all", stack.to_owned()),
+        ("all/0", tree("")),
+        ("all/1", step.to_owned()),
+        ("all/1/_tensordict", tree(&format!(r#""x": {tensor}, "#))),
+        ("n", step.to_owned()),
+        ("n/_tensordict", stack.to_owned()),
+        ("n/_tensordict/0", tree(&format!(r#""x": {tensor}, "#))),
+    ] {
+        let dir = folder.path().join(dir);
+        fs::create_dir_all(&dir).unwrap();
+        if text.contains("\"x\"") {
+            fs::write(dir.join("x.memmap"), [1, 2, 3]).unwrap();
+        }
+        fs::write(dir.join("meta.json"), text).unwrap();
+    }
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let stored = Directory::open(folder.path()).unwrap().put(&client, &PutOptions::new(), |_, _| {}).unwrap();
+    let got = stored.try_map(&mut |one| client.acquire(one.reference(), &AcquireOptions::new())).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    export(&got, &place.path().join("set"), false, |_, _| ()).unwrap();
+    let (due, written) = (files(folder.path()), files(&place.path().join("set")));
+    assert_eq!(due.keys().collect::<Vec<_>>(), written.keys().collect::<Vec<_>>());
+    for (path, bytes) in &due {
+        let (due, written) = (String::from_utf8_lossy(bytes), String::from_utf8_lossy(&written[path]));
+        assert_eq!(due, written, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_lazy_stack_with_something_beside_its_parts_is_not_written() {
+    let text = r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0}"#;
+    let place = tempfile::tempdir().unwrap();
+    for keys in [&["1"][..], &["0", "x"]] {
+        let entries = keys.iter().map(|key| ((*key).to_owned(), Node::Tree(Tree::default()))).collect();
+        let tree = Tree { entries, classes: vec![text.to_owned()], ..Tree::default() };
+        let refused = export(&tree, &place.path().join("set"), false, |_, _| ()).unwrap_err().to_string();
+        assert!(refused.contains("parts by their numbers"), "{refused}");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "{keys:?}");
+    }
 }
 
 #[test]

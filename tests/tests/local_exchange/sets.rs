@@ -17,7 +17,7 @@ fn put(client: &Client, seed: u64) -> (Vec<Stored>, Tree<Reference>) {
     let stored: Vec<Stored> = (0..LEAVES).map(one).collect();
     let tensor = |(at, stored): (usize, &Stored)| (format!("{at}"), Node::Tensor(stored.reference().clone()));
     let below =
-        Tree { batch: vec![1], names: None, entries: stored.iter().enumerate().map(tensor).collect() };
+        Tree { batch: vec![1], entries: stored.iter().enumerate().map(tensor).collect(), ..Tree::default() };
     let entries =
         vec![("layers".to_owned(), Node::Tree(below)), ("seed".to_owned(), Node::Value(seed.into()))];
     (stored, Tree { entries, ..Tree::default() })

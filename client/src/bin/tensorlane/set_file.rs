@@ -99,8 +99,8 @@ pub(crate) fn write(tree: &Tree<Tensor>, sink: &mut Sink, progress: &mut Progres
     sink.finish()
 }
 
-/// Parts of a set that are in no file and no directory: metadata of its tensors. And those that are in no file: shapes and
-/// names of its trees, and trees without keys. By their paths.
+/// Parts of a set that are in no file and no directory: metadata of its tensors. And those that are in no file: shapes, names
+/// and classes of its trees, and trees without keys. By their paths.
 pub(crate) fn left_out(tree: &Tree<Tensor>, is_file: bool) -> Vec<LeftOut> {
     let nodes = tree.nodes();
     let filled: HashSet<&[&str]> =
@@ -122,6 +122,9 @@ pub(crate) fn left_out(tree: &Tree<Tensor>, is_file: bool) -> Vec<LeftOut> {
                 let named: Vec<&str> = of.names.iter().flatten().flatten().map(String::as_str).collect();
                 if !named.is_empty() {
                     lose(format!("names of dimensions: {}", named.join(", ")));
+                }
+                if !of.classes.is_empty() {
+                    lose("its class in tensordict".to_owned());
                 }
                 if !path.is_empty() && !filled.contains(path.as_slice()) {
                     lose("a tree without keys".to_owned());

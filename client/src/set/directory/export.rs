@@ -1,5 +1,6 @@
 //! From the exchange into a directory, which appears under its name only when it is whole.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -9,7 +10,8 @@ use rustix::fs::CWD;
 use tensorlane_memory::rename;
 use tensorlane_proto::Layout;
 use tensorlane_proto::set::{
-    LEAF_ENDING, Level, LevelEntry, Names, Node, OwnMeta, TensorMeta, Tree, file_name, names_of,
+    CLASS_TENSORS, LEAF_ENDING, Level, LevelEntry, Names, Node, OwnMeta, TensorMeta, Tree, file_name,
+    names_of,
 };
 
 use super::{DirectoryError, META, OWN, OWN_META, PIECE_BYTES, at};
@@ -82,7 +84,7 @@ impl Draft {
     pub fn write(&self, tree: &Tree<Tensor>, wrote: impl FnMut(u64, &str)) -> Result<Export, DirectoryError> {
         tree.check()?;
         let mut writing = Writing { wrote, export: Export::default(), own: OwnMeta::default() };
-        writing.level(tree, self.path(), &mut Vec::new())?;
+        writing.tree(tree, self.path(), &mut Vec::new())?;
         writing.own(self.path())?;
         sync(self.path())?;
         Ok(writing.export)
@@ -162,16 +164,54 @@ struct Writing<W> {
 }
 
 impl<W: FnMut(u64, &str)> Writing<W> {
-    /// Writes a tree: what is below it first, so that a `meta.json` never names what is not there.
-    fn level(
+    /// Writes a tree and tells the name of its class: what is below it first, so that a `meta.json` never names what is not there.
+    fn tree(
         &mut self,
         tree: &Tree<Tensor>,
         dir: &Path,
         path: &mut Vec<String>,
-    ) -> Result<(), DirectoryError> {
+    ) -> Result<String, DirectoryError> {
+        let classes = Level::classes(&tree.classes)
+            .map_err(|source| DirectoryError::Level { path: dir.join(META), source })?;
+        let name = classes.first().map_or("TensorDict", |class| class.name.as_str()).to_owned();
+        let is_stack = classes.last().is_some_and(|class| class.is_stack);
+        let mut inner = dir.to_owned();
+        let mut dirs = Vec::with_capacity(classes.len());
+        for class in &classes {
+            dirs.push(inner.clone());
+            if !class.is_stack {
+                inner = make(inner.join(CLASS_TENSORS))?;
+            }
+        }
+        let told: HashSet<&str> =
+            classes.iter().flat_map(|class| &class.values).map(|(key, _)| key.as_str()).collect();
+        let entries = self.entries(tree, &told, &inner, path)?;
+        if is_stack {
+            check_parts(&entries, &inner)?;
+        } else {
+            let (batch, names) = (tree.batch.clone(), tree.names.clone());
+            write_meta(&Level::Tree { batch, names, entries }, &inner)?;
+        }
+        for (class, dir) in classes.into_iter().zip(dirs).rev() {
+            write_meta(&Level::Class(class), &dir)?;
+        }
+        Ok(name)
+    }
+
+    /// Writes what is in a tree but the values that the `meta.json` of its class tells.
+    fn entries(
+        &mut self,
+        tree: &Tree<Tensor>,
+        told: &HashSet<&str>,
+        dir: &Path,
+        path: &mut Vec<String>,
+    ) -> Result<Vec<(String, LevelEntry)>, DirectoryError> {
         let mut entries = Vec::with_capacity(tree.entries.len());
         let mut taken = Names::default();
         for (key, node) in &tree.entries {
+            if matches!(node, Node::Value(_)) && told.contains(key.as_str()) {
+                continue;
+            }
             let name = match node {
                 // It has no file, whose name could be too long.
                 Node::Tensor(tensor) if tensor.view().is_none() => {
@@ -186,24 +226,19 @@ impl<W: FnMut(u64, &str)> Writing<W> {
                 path: target.clone(),
                 keys: [first, key.clone()],
             })?;
-            let below = |class: &str| LevelEntry::Below { class: class.to_owned() };
             path.push(key.clone());
             let entry = match node {
                 Node::Tensor(tensor) => LevelEntry::Tensor(self.leaf(tensor, &target, path, &tree.batch)?),
                 Node::Value(value) => {
                     write_meta(&Level::Value(value.clone()), &make(target)?)?;
-                    below("NonTensorData")
+                    LevelEntry::Below { class: "NonTensorData".to_owned() }
                 }
-                Node::Tree(tree) => {
-                    self.level(tree, &make(target)?, path)?;
-                    below("TensorDict")
-                }
+                Node::Tree(tree) => LevelEntry::Below { class: self.tree(tree, &make(target)?, path)? },
             };
             path.pop();
             entries.push((key.clone(), entry));
         }
-        let level = Level::Tree { batch: tree.batch.clone(), names: tree.names.clone(), entries };
-        write_meta(&level, dir)
+        Ok(entries)
     }
 
     fn leaf(
@@ -261,6 +296,18 @@ fn bytes_shape(layout: &Layout, batch: &[u64]) -> Vec<u64> {
         }
         _ => vec![bytes],
     }
+}
+
+/// Checks that a lazy stack has its parts by their numbers alone: tensordict would lose what is beside them.
+fn check_parts(entries: &[(String, LevelEntry)], dir: &Path) -> Result<(), DirectoryError> {
+    let is_part = |at: usize, key: &str, entry: &LevelEntry| {
+        matches!(entry, LevelEntry::Below { .. }) && key == at.to_string()
+    };
+    if entries.iter().enumerate().all(|(at, (key, entry))| is_part(at, key, entry)) {
+        return Ok(());
+    }
+    let what = "a lazy stack has parts by their numbers, and nothing beside them".to_owned();
+    Err(DirectoryError::Leaf { path: dir.join(META), what })
 }
 
 fn make(dir: PathBuf) -> Result<PathBuf, DirectoryError> {

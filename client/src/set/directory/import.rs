@@ -1,5 +1,7 @@
 //! From a directory into the exchange.
 
+mod class;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -287,6 +289,7 @@ impl<'a> Walk<'a> {
             Level::read(&bytes).map_err(|source| DirectoryError::Level { path: meta.clone(), source })?;
         let (batch, names, entries) = match level {
             Level::Value(value) => return Ok(Node::Value(value)),
+            Level::Class(class) => return self.class(class, (dir, inside), path, above).map(Node::Tree),
             Level::Tree { batch, names, entries } => (batch, names, entries),
         };
         // tensordict lets a tree have fewer batch dimensions than the one that it is in, or none, as the parts of a stack.
@@ -296,7 +299,8 @@ impl<'a> Walk<'a> {
         }
         let depth = path.len();
         let mut taken = Names::default();
-        let mut tree = Tree { batch, names, entries: Vec::with_capacity(entries.len()) };
+        let mut tree = Tree { batch, names, ..Tree::default() };
+        tree.entries.reserve(entries.len());
         for (key, entry) in entries {
             path.push(key.clone());
             let node = match entry {

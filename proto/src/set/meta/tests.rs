@@ -35,6 +35,27 @@ fn a_value_of_tensordict_is_read_and_written_byte_for_byte() {
 }
 
 #[test]
+fn a_lazy_stack_and_a_tensorclass_are_read_with_their_values_and_written_byte_for_byte() {
+    let class = |text: &str| {
+        let level = Level::read(text.as_bytes()).unwrap();
+        assert_eq!(level.write().unwrap(), text.as_bytes());
+        let Level::Class(class) = level else { panic!("a class") };
+        class
+    };
+    let stack = class(r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 1}"#);
+    assert!(stack.is_stack && stack.name == "LazyStackedTensorDict");
+    assert_eq!(stack.values, [("stack_dim".to_owned(), json!(1))]);
+    // Blanks, the order of keys and the form of numbers stay what they are.
+    let step = class(
+        r#"{"_type":  "<class 'replay.make.<locals>.Step'>", "label": {"b": 1e-05, "a": 2.50}, "note": null,
+            "shape": [3], "_format_version": 1, "_class": "replay:Step"}"#,
+    );
+    assert!(!step.is_stack && step.name == "Step");
+    let values = [("label", json!({"a": 2.5, "b": 1e-5})), ("note", Value::Null), ("shape", json!([3]))];
+    assert_eq!(step.values, values.map(|(key, value)| (key.to_owned(), value)));
+}
+
+#[test]
 fn a_level_without_a_version_is_read() {
     let old = r#"{"a": {"device": "cpu", "shape": [1], "dtype": "torch.uint8"}, "shape": [], "device": "None",
         "_type": "<class 'tensordict._td.TensorDict'>"}"#;
@@ -48,10 +69,11 @@ fn a_level_that_is_not_read_is_refused_by_what_is_wrong() {
     assert!(matches!(said("[]"), LevelError::Json(_)));
     assert!(matches!(said(r#"{"a": NaN}"#), LevelError::Json(_)));
     assert_eq!(said(r#"{"_format_version": 2}"#), LevelError::Version("2".into()));
-    assert!(matches!(
-        said(r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>"}"#),
-        LevelError::Class(_)
-    ));
+    for class in ["tensordict.tensorclass.NonTensorStack", "tensordict.nn.params.TensorDictParams", "Step"] {
+        let text = format!(r#"{{"_type": "<class '{class}'>"}}"#);
+        assert!(matches!(said(&text), LevelError::Class(_)), "{class}");
+    }
+    assert!(matches!(said(r#"{"_type": "replay.Step"}"#), LevelError::Class(_)));
     let pickled = r#"{"_type": "<class 'tensordict.tensorclass.NonTensorData'>", "_metadata": null}"#;
     assert!(matches!(said(pickled), LevelError::Class(class) if class.ends_with("pickled data")));
     assert_eq!(said(r#"{"a": {"shape": [1], "is_nested": true}}"#), LevelError::Nested { key: "a".into() });
@@ -63,6 +85,12 @@ fn a_level_that_is_not_read_is_refused_by_what_is_wrong() {
         (r#"{"shape": [4], "_names": [1]}"#, "_names", "[1]"),
         (r#"{"shape": [4], "_names": ["time", null]}"#, "_names", r#"["time",null]"#),
         (r#"{"shape": [4], "_names": null}"#, "_names", "null"),
+        (r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>"}"#, "stack_dim", "null"),
+        (
+            r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": -1}"#,
+            "stack_dim",
+            "-1",
+        ),
     ] {
         let LevelError::Field { key: at, found: what, .. } = said(text) else { panic!("{text}") };
         assert_eq!((at.as_str(), what.as_str()), (key, found));

@@ -252,6 +252,78 @@ fn pickled_values_are_refused_whatever_lies_beside_them() {
     }
 }
 
+const STACK: &str = r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>", "stack_dim": 0}"#;
+const STEP: &str = r#"{"_type": "<class 'replay.Step'>", "label": "a", "note": null}"#;
+
+/// Makes a directory with this `meta.json`.
+fn level(folder: &Path, text: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join(META), text).unwrap();
+}
+
+/// A directory of a lazy stack: a part with a tensor, and a tensorclass over a stack of one part without any.
+fn stack_of_two() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, step) = (folder.path().join("0"), folder.path().join("1"));
+    level(folder.path(), STACK);
+    level(&first, "{}");
+    write_meta(&first, TENSOR);
+    fs::write(first.join("x.memmap"), [0; 16]).unwrap();
+    level(&step, STEP);
+    level(&step.join("_tensordict"), STACK);
+    level(&step.join("_tensordict/0"), "{}");
+    // Behind a gap, so no part.
+    level(&folder.path().join("3"), "{");
+    folder
+}
+
+#[test]
+fn parts_of_stacks_and_fields_of_tensorclasses_are_found_with_their_values() {
+    let folder = stack_of_two();
+    let directory = Directory::open(folder.path()).unwrap();
+    let tree = directory.tree();
+    let keys = |tree: &Tree<LeafFile>| tree.entries.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (keys(tree), tree.classes.as_slice()),
+        (vec!["stack_dim".into(), "0".into(), "1".into()], &[STACK.to_owned()][..])
+    );
+    let Some(Node::Tree(step)) = tree.find(&["1"]) else { panic!("a tree") };
+    assert_eq!(step.classes, [STEP, STACK]);
+    assert_eq!(keys(step), ["stack_dim", "0", "label", "note"]);
+    assert_eq!(step.find(&["label"]), Some(&Node::Value("a".into())));
+    let Some(Node::Tensor(leaf)) = tree.find(&["0", "x"]) else { panic!("a tensor") };
+    assert_eq!(leaf.file.as_deref(), Some(Path::new("0/x.memmap")));
+    assert!(Directory::faults(folder.path()).unwrap().is_empty());
+    fs::remove_file(folder.path().join("0/x.memmap")).unwrap();
+    let told = refused(&folder).to_string();
+    assert!(told.contains("0/x.memmap: "), "{told}");
+    assert_eq!(Directory::faults(folder.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn tensorclasses_with_pickled_fields_without_tensors_or_in_one_another_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    level(folder.path(), STEP);
+    let told = || refused(&folder).to_string();
+    assert!(told().contains("_tensordict: "), "{}", told());
+    let tensors = folder.path().join("_tensordict");
+    for (text, why) in [
+        (STEP, "_tensordict/meta.json: it is of the class Step"),
+        (r#"{"_type": "<class 'tensordict.tensorclass.NonTensorData'>", "data": 7}"#, "it is a value"),
+    ] {
+        level(&tensors, text);
+        assert!(told().contains(why), "{}", told());
+    }
+    level(&tensors, "{}");
+    assert!(Directory::open(folder.path()).is_ok());
+    // What would be run by whoever unpickled it.
+    fs::write(folder.path().join("other.pickle"), b"cos\nsystem\n(S'true'\ntR.").unwrap();
+    assert!(told().contains("other.pickle: fields of the class are pickled"), "{}", told());
+    fs::remove_file(folder.path().join("other.pickle")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", folder.path().join("other.pickle")).unwrap();
+    assert!(told().contains("other.pickle: fields of the class are pickled"), "{}", told());
+}
+
 #[test]
 fn a_directory_that_a_link_replaced_before_its_file_is_read_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();

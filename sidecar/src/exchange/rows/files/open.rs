@@ -228,6 +228,13 @@ impl Walk<'_> {
             }
             // A value that is no tensor stays beside the rows.
             Level::Value(_) => return Ok(()),
+            Level::Class(class) => {
+                let what = format!(
+                    "it is of the class {}, which is published and has no rows here; open what `.to_tensordict()` of it saves",
+                    class.name
+                );
+                return Err(unsupported(&shown(LEVEL_META), what));
+            }
         };
         if keys.is_empty() {
             self.found.root(&batch).map_err(|failure| unsupported(&shown(LEVEL_META), failure.message))?;
