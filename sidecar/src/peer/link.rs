@@ -504,8 +504,8 @@ impl Carrier for Link {
     }
 }
 
-/// Connection that is given its place. Dropped it has ended, however that came: what was on it waits again, and its seat is free. So none is
-/// left that nobody runs, where a thread panics between the two.
+/// Connection that is given its place. Dropped it has ended, however that came: what was on it waits again, and its seat is free.
+/// So none is left that nobody runs, where a thread panics between the two.
 pub(super) struct AdoptedLink {
     shared: Arc<Shared>,
     link: Arc<Link>,
