@@ -56,8 +56,12 @@ use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
 use tensorlane_proto::negotiate::Offer;
 
 pub use self::acquire::Borrowed;
+#[cfg(test)]
+pub(crate) use self::channels::sim::{Delivery, OwnedChannels, ReadStep, SimReplica, ToReader};
 pub use self::channels::{Attached, ChannelExtent, Created, HostedReader, HostedWriter};
 use self::fetch::Fetches;
+#[cfg(test)]
+pub(crate) use self::pipes::sim::{PipeNews, SimPipes, ToldPipes};
 pub use self::pipes::{HostedPipe, PipeTotals};
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;

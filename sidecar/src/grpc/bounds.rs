@@ -7,10 +7,12 @@
 //! ```
 //!
 //! The budget is the one of answers that nobody reads (`limits.unreadBytes`). When it is spent, streams that stand still go.
+//!
+//! A panic ends its call here, whatever the verb: the client is told INTERNAL, and not by a reset.
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -32,9 +34,11 @@ use super::kept::{Heard, Keeps, Kept, Paused, Signal};
 use super::open_calls::{OpenCall, OpenCalls};
 use super::outlet::Outlet;
 use super::sessions::KEY;
-use super::status::status;
+use super::status::{broke_off, status};
 use crate::cancel::Cancel;
+use crate::metrics::label::PanicScope;
 use crate::output_budget::OutputBudget;
+use crate::threads::Threads;
 
 /// The longest time that a call may stand still, whatever it asks for.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
@@ -62,6 +66,7 @@ pub(super) struct Bounded<S> {
     unread: OutputBudget,
     limit: u64,
     patience: Duration,
+    threads: Threads,
 }
 
 /// Bounds of one call, for its verb: an extension of the request.
@@ -111,10 +116,10 @@ impl<S> Bounded<S> {
         inner: S,
         open: OpenCalls,
         unread: OutputBudget,
-        limit: u64,
-        patience: Duration,
+        (limit, patience): (u64, Duration),
+        threads: Threads,
     ) -> Self {
-        Self { inner, open, unread, limit, patience }
+        Self { inner, open, unread, limit, patience, threads }
     }
 }
 
@@ -157,9 +162,15 @@ where
         let (kept, of_answer) = (keeps.enter_incoming(&bounds.0.signal), bounds.clone());
         let intake = |body| Intake { body, bounds, framing: Framing::default(), kept, came: 0, still: None };
         let answer = self.inner.call(request.map(|body| Body::new(intake(body))));
+        let threads = self.threads.clone();
         Box::pin(async move {
-            let outlet = |body| Outlet::new(body, keeps, of_answer);
-            answer.await.map(|response| response.map(|body| Body::new(outlet(body))))
+            let answered = threads.caught_future("grpc", PanicScope::Call, pin!(answer)).await;
+            match answered {
+                Some(Ok(response)) => {
+                    Ok(response.map(|body| Body::new(Outlet::new(body, keeps, of_answer, threads))))
+                }
+                None => Ok(status(&broke_off()).into_http()),
+            }
         })
     }
 }

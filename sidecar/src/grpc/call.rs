@@ -17,15 +17,11 @@ use crate::cancel::{Cancel, Waiting};
 use crate::exchange::{Caller, Done};
 use crate::gate::UnderWay;
 use crate::metrics::Metrics;
-use crate::metrics::label::{PanicScope, Verb};
-use crate::threads::Threads;
+use crate::metrics::label::Verb;
 
 /// The calls that are going on, so that the end of the server cancels them.
-#[derive(Clone)]
-pub(super) struct Calls {
-    threads: Threads,
-    going: Arc<Mutex<Going>>,
-}
+#[derive(Clone, Default)]
+pub(super) struct Calls(Arc<Mutex<Going>>);
 
 #[derive(Default)]
 struct Going {
@@ -43,8 +39,6 @@ pub(super) struct Call {
     number: u64,
     metrics: Arc<Metrics>,
     ended: bool,
-    /// Set if it is of a task that counts its own panic.
-    in_task: bool,
     _under_way: UnderWay,
 }
 
@@ -73,15 +67,11 @@ impl<T> Drop for Answer<T> {
 // === impl Calls ===
 
 impl Calls {
-    pub(super) fn new(threads: &Threads) -> Self {
-        Self { threads: threads.clone(), going: Arc::default() }
-    }
-
     /// Begins a call that has entered the gate.
     pub(super) fn begin(&self, verb: Verb, metrics: &Arc<Metrics>, under_way: UnderWay) -> Call {
         let cancel = Cancel::default();
         let number = {
-            let mut going = self.going.lock();
+            let mut going = self.0.lock();
             let number = going.next;
             going.next += 1;
             going.cancels.insert(number, cancel.clone());
@@ -100,7 +90,6 @@ impl Calls {
             number,
             metrics,
             ended: false,
-            in_task: false,
             _under_way: under_way,
         }
     }
@@ -108,7 +97,7 @@ impl Calls {
     /// Cancels all of them, and all that come.
     pub(super) fn stop(&self) {
         let going: Vec<Cancel> = {
-            let mut calls = self.going.lock();
+            let mut calls = self.0.lock();
             calls.stopped = true;
             calls.cancels.values().cloned().collect()
         };
@@ -129,12 +118,6 @@ impl Call {
         &mut self.caller
     }
 
-    /// Leaves the count of a panic to the task that goes on with the call.
-    pub(super) fn in_task(mut self) -> Self {
-        self.in_task = true;
-        self
-    }
-
     /// Counts how the items ended, and the time.
     pub(super) fn end(mut self, items: impl IntoIterator<Item = Ended>) {
         self.count(items);
@@ -151,14 +134,11 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.going.lock().cancels.remove(&self.number);
+        self.calls.0.lock().cancels.remove(&self.number);
         if !self.ended {
             self.caller.cancel.cancel();
+            // Counted as a panic by whoever goes on with the call.
             let broke_off = std::thread::panicking();
-            if broke_off && !self.in_task {
-                let why = "its message is on standard error";
-                self.calls.threads.panicked("grpc", PanicScope::Call, why);
-            }
             self.count([Err(if broke_off { Reason::Internal } else { Reason::Cancelled })]);
         }
     }
@@ -248,6 +228,8 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::metrics::label::PanicScope;
+    use crate::threads::Threads;
 
     #[tokio::test]
     async fn an_outcome_that_nobody_takes_is_undone() {

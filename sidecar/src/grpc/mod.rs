@@ -65,6 +65,7 @@ use crate::output_budget::OutputBudget;
 use crate::seldom::Seldom;
 use crate::session::Requests;
 use crate::socket;
+use crate::threads::Threads;
 
 /// Time that calls may go on when the server stops. They were told to end at its beginning.
 const STOP_GRACE: Duration = Duration::from_secs(1);
@@ -159,9 +160,9 @@ impl GrpcServer {
         let Self { settings, unix, tcp } = self;
         let sessions =
             Sessions::new(settings.sessions_max, settings.grace, Arc::clone(&exchange), Arc::clone(&metrics));
-        let closed = Cancelled::of(exchange.gate().ending());
+        let (closed, threads) = (Cancelled::of(exchange.gate().ending()), exchange.threads().clone());
         let service = Service::new(exchange, Arc::clone(&metrics), sessions);
-        let (mut health, router) = router(service.clone(), &settings).await?;
+        let (mut health, router) = router(service.clone(), &settings, &threads).await?;
         let (stopping, stopped) = watch::channel(false);
         let guests = Guests::for_sessions(
             settings.sessions_max,
@@ -217,7 +218,11 @@ fn at(place: &dyn std::fmt::Display, error: &io::Error) -> io::Error {
 }
 
 /// The verbs, health and reflection.
-async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(HealthReporter, Router)> {
+async fn router(
+    service: Service,
+    settings: &GrpcSettings,
+    threads: &Threads,
+) -> io::Result<(HealthReporter, Router)> {
     let (health, health_service) = tonic_health::server::health_reporter();
     tell(&health, ServingStatus::Serving).await;
     let described = || {
@@ -231,14 +236,14 @@ async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(Health
     let verbs = TensorlaneServer::new(service).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let GrpcSettings { unread, unread_max, patience, requests, .. } = settings;
     let verbs = Weighed::new(verbs, requests.clone());
-    let open = OpenCalls::default();
-    let verbs = Bounded::new(WholeRequests(verbs), open.clone(), unread.clone(), *unread_max, *patience);
+    let (open, most) = (OpenCalls::default(), (*unread_max, *patience));
+    let verbs = Bounded::new(WholeRequests(verbs), open.clone(), unread.clone(), most, threads.clone());
     let health_service = health_service.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
-    let health_service = Bounded::new(health_service, open.clone(), unread.clone(), *unread_max, *patience);
+    let health_service = Bounded::new(health_service, open.clone(), unread.clone(), most, threads.clone());
     let reflection = reflection.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
-    let reflection = Bounded::new(reflection, open.clone(), unread.clone(), *unread_max, *patience);
+    let reflection = Bounded::new(reflection, open.clone(), unread.clone(), most, threads.clone());
     let older = older.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
-    let older = Bounded::new(older, open, unread.clone(), *unread_max, *patience);
+    let older = Bounded::new(older, open, unread.clone(), most, threads.clone());
     let router = limits::server().add_service(verbs).add_service(health_service);
     Ok((health, router.add_service(reflection).add_service(older)))
 }

@@ -8,6 +8,8 @@
 //! hyper asks for the next frame before there is room for it, and keeps one that it has until there is. A stream that it keeps a frame
 //! of cannot be ended from here. So a large frame is handed out when the one before was dropped: a stream has one in memory, waits
 //! here, and hears that it has to go.
+//!
+//! A body whose frame is not made, because what makes it panics, ends in a status as any other: its client is told INTERNAL.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,10 +23,13 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http::HeaderMap;
 
 use super::bounds::Bounds;
 use super::kept::{Heard, Keeps, Kept, Signal};
-use super::status::status;
+use super::status::{broke_off, status};
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
 
 /// Bytes of a frame from which on the next one waits for it. The end of a smaller answer goes out with its bytes.
 const WAITED_FROM: usize = 64 << 10;
@@ -44,6 +49,7 @@ pub(super) struct Outlet {
     body: Body,
     keeps: Arc<Keeps>,
     bounds: Bounds,
+    threads: Threads,
     /// Frame that HTTP/2 has, while the next one waits for it.
     before: Option<Before>,
     /// Line of small frames, from the first one on.
@@ -75,8 +81,24 @@ struct Counted {
 
 impl Outlet {
     /// Body within its bounds.
-    pub(super) fn new(body: Body, keeps: Arc<Keeps>, bounds: Bounds) -> Self {
-        Self { body, keeps, bounds, before: None, small: None }
+    pub(super) fn new(body: Body, keeps: Arc<Keeps>, bounds: Bounds, threads: Threads) -> Self {
+        Self { body, keeps, bounds, threads, before: None, small: None }
+    }
+
+    /// Has the next frame made. A panic there is the end, of which the trailers tell.
+    fn make(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Self { body, threads, .. } = self;
+        let made = threads.caught("grpc answer", PanicScope::Call, || {
+            threads.point("grpc answer");
+            http_body::Body::poll_frame(Pin::new(&mut *body), context)
+        });
+        made.unwrap_or_else(|| {
+            // What it leased goes back with it.
+            *body = Body::empty();
+            let mut trailers = HeaderMap::new();
+            let told = status(&broke_off()).add_header(&mut trailers);
+            Poll::Ready(Some(told.map(|()| Frame::trailers(trailers))))
+        })
     }
 
     /// Books a frame until it is dropped.
@@ -121,7 +143,7 @@ impl http_body::Body for Outlet {
             }
             self.before = None;
         }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let frame = ready!(self.make(context));
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.hand_out(bytes)))))
     }
 

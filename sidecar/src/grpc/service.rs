@@ -47,8 +47,7 @@ type Reply<T> = Result<Response<T>, Status>;
 
 impl Service {
     pub(super) fn new(exchange: Arc<Exchange>, metrics: Arc<Metrics>, sessions: Arc<Sessions>) -> Self {
-        let calls = Calls::new(exchange.threads());
-        Self { exchange, metrics, sessions, calls, lasting: LastingStreams::default() }
+        Self { exchange, metrics, sessions, calls: Calls::default(), lasting: LastingStreams::default() }
     }
 
     /// Cancels all calls, then ends all sessions: what the sessions give back is not for calls that nobody awaits.
@@ -61,7 +60,6 @@ impl Service {
     fn begin<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Call, Status> {
         let gate = self.exchange.gate();
         let mut call = self.calls.begin(verb, &self.metrics, gate.enter());
-        self.exchange.threads().point("grpc");
         match gate.admit(verb).and_then(|()| self.sessions.holder(request.metadata())) {
             Ok(holder) => {
                 let caller = call.caller_mut();
@@ -85,7 +83,7 @@ impl Service {
             Ok(place) => {
                 let From { program, bounds } = from(request);
                 let exchange = Arc::clone(&self.exchange);
-                Ok(Begun { exchange, call: call.in_task(), place, program, bounds, connection })
+                Ok(Begun { exchange, call, place, program, bounds, connection })
             }
             Err(failure) => {
                 call.end([Err(failure.reason)]);
@@ -316,7 +314,7 @@ impl Tensorlane for Service {
         let call = self.begin(Verb::Watch, &request)?;
         // A watch lasts for as long as its client wants, however seldom it reads.
         Bounds::of(&request).bear();
-        Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call.in_task(), request.into_inner())))
+        Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call, request.into_inner())))
     }
 
     async fn name(&self, request: Request<v1::NameRequest>) -> Reply<v1::NameResponse> {

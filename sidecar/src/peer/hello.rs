@@ -22,7 +22,7 @@ use super::connect::{self, Refused, shown};
 use super::dial::Candidate;
 use super::exporter::Exported;
 use super::handshake::{self, HandshakeError, Secured};
-use super::link::{self, Ended, Link, LinkParts};
+use super::link::{AdoptedLink, Ended, Link, LinkParts};
 use super::outbox::Outbox;
 use super::parse::{Body, Flow, FrameParser, Sink, decode};
 use super::record::{RecordError, Sealer};
@@ -46,15 +46,15 @@ const EXPORTED_SINCE: u32 = 5;
 
 /// A connection that is up but not running yet.
 pub(super) struct EstablishedConnection {
-    link: Arc<Link>,
+    link: AdoptedLink,
     incoming: RecordReader,
     parser: FrameParser,
 }
 
 impl EstablishedConnection {
     /// Runs it on this thread until it ends.
-    pub(super) fn run(self, shared: &Arc<Shared>) {
-        link::run(shared, &self.link, self.incoming, self.parser);
+    pub(super) fn run(self) {
+        self.link.run(self.incoming, self.parser);
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) fn arrived(
     let agreed = Agreement { told: told(&ours), key, meets, apart, no_datagrams: None };
     let up = talk.up(shared, place, hello, incarnation, agreed, ConnectionSide::Accepted(&ours))?;
     drop(seat);
-    up.run(shared);
+    up.run();
     Ok(())
 }
 
@@ -463,8 +463,9 @@ impl PendingConnection {
         }
         // From here on it is ended as a connection that is up.
         drop(guard);
+        let adopted = AdoptedLink::new(shared, &link);
         shared.adopt(&link, handover);
-        Ok(EstablishedConnection { link, incoming, parser })
+        Ok(EstablishedConnection { link: adopted, incoming, parser })
     }
 }
 

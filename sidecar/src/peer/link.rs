@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -503,38 +504,70 @@ impl Carrier for Link {
     }
 }
 
-/// Runs a connection that was adopted, on this thread (which becomes its reader), until it ends. The calls on it wait
-/// again then.
-pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader, parser: FrameParser) {
-    let writer = {
-        let (on_thread, link) = (Arc::clone(shared), Arc::clone(link));
-        shared.config.threads.start("tl-peer-out", PanicScope::Connection, move || {
-            match on_thread.caught("write", || link.outbox.write()) {
-                Some(Ok(())) => {}
-                Some(Err(error)) => link.end(error.into()),
-                None => link.end(broke_off()),
-            }
-        })
-    };
-    let reading = || {
-        link.ways.tend();
-        read(shared, link, incoming, parser)
-    };
-    let ended = match &writer {
-        Ok(_) => shared.caught("read", reading).unwrap_or_else(broke_off),
-        Err(error) => Ended::Lost(format!("no thread to write: {error}")),
-    };
-    ended.note(&mut link.ended.lock());
-    // Whatever breaks off here, the connection is over: its calls go on over the next one.
-    let _ = shared.caught("ways end", || link.ways.end());
-    link.outbox.end(false);
-    let _ = shared.caught("streams end", || link.channels.end());
-    let _ = shared.caught("streams end", || pipe_calls::end(shared, link));
-    if let Ok(writer) = writer {
-        // It ends with the outbox. A panic there has been counted.
-        let _ = writer.join();
+/// Connection that is given its place. Dropped it has ended, however that came: what was on it waits again, and its seat is free.
+/// So none is left that nobody runs, where a thread panics between the two.
+pub(super) struct AdoptedLink {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl AdoptedLink {
+    /// A connection that is about to be adopted.
+    pub(super) fn new(shared: &Arc<Shared>, link: &Arc<Link>) -> Self {
+        Self { shared: Arc::clone(shared), link: Arc::clone(link), writer: None }
     }
-    let why = link.ended.lock().as_ref().map(Ended::to_string).unwrap_or_default();
+
+    /// Runs it on this thread (which becomes its reader), until it ends. The calls on it wait again then.
+    pub(super) fn run(mut self, incoming: RecordReader, parser: FrameParser) {
+        let ended = match self.start_writer() {
+            Ok(()) => {
+                let (shared, link) = (&self.shared, &self.link);
+                let reading = || {
+                    link.ways.tend();
+                    read(shared, link, incoming, parser)
+                };
+                shared.caught("read", reading).unwrap_or_else(broke_off)
+            }
+            Err(error) => Ended::Lost(format!("no thread to write: {error}")),
+        };
+        ended.note(&mut self.link.ended.lock());
+    }
+
+    fn start_writer(&mut self) -> io::Result<()> {
+        let (on_thread, link) = (Arc::clone(&self.shared), Arc::clone(&self.link));
+        let write = move || match on_thread.caught("write", || link.outbox.write()) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => link.end(error.into()),
+            None => link.end(broke_off()),
+        };
+        self.writer = Some(self.shared.config.threads.start("tl-peer-out", PanicScope::Connection, write)?);
+        Ok(())
+    }
+}
+
+impl Drop for AdoptedLink {
+    fn drop(&mut self) {
+        // Whoever ran it to its end has noted why.
+        broke_off().note(&mut self.link.ended.lock());
+        let (shared, link) = (&self.shared, &self.link);
+        // Whatever breaks off here, the connection is over: its calls go on over the next one.
+        let _ = shared.caught("ways end", || link.ways.end());
+        link.outbox.end(false);
+        let _ = shared.caught("streams end", || link.channels.end());
+        let _ = shared.caught("streams end", || pipe_calls::end(shared, link));
+        if let Some(writer) = self.writer.take() {
+            // It ends with the outbox. A panic there has been counted.
+            let _ = writer.join();
+        }
+        let threads = &shared.config.threads;
+        let _ = threads.caught("link ends", PanicScope::Connection, || note_standstill(shared, link));
+        let _ = threads.caught("link ends", PanicScope::Connection, || give_up_place(shared, link));
+    }
+}
+
+/// Tells the path to the peer where the connection stood still.
+fn note_standstill(shared: &Shared, link: &Link) {
     // The other side may have found out first.
     let unheard = link.unheard() >= shared.config.progress * 3 / 4;
     let stood_still = match *link.ended.lock() {
@@ -546,6 +579,11 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader
         let due = link.peer.state.lock().stood_still(link.id);
         link.peer.standstill.lock().control_was_cut(shared.config.progress, due, Instant::now());
     }
+}
+
+/// Takes a connection whose threads have ended out of its place, and says why it ended.
+fn give_up_place(shared: &Shared, link: &Arc<Link>) {
+    let why = link.ended.lock().as_ref().map(Ended::to_string).unwrap_or_default();
     shared.link_ended(link, &why, link.is_given_away());
     let ended = link.ended.lock();
     let Some(ended) = ended.as_ref() else { return };

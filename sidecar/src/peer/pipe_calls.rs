@@ -256,6 +256,12 @@ pub(super) fn unsupported(peer: &PeerName) -> Failure {
 // === impl PipeLine ===
 
 impl PipeLine {
+    /// A line that leads nowhere any more.
+    #[cfg(test)]
+    pub(crate) fn to_nobody(peer: PeerName) -> Self {
+        Self { shared: Weak::new(), link: Weak::new(), peer, pipe: 0, _open: Arc::default() }
+    }
+
     /// The peer at which the pipe lives.
     pub fn peer(&self) -> &PeerName {
         &self.peer

@@ -60,14 +60,14 @@ struct Reach<'a> {
     no_seat: Option<(LackingSide, NoSeat)>,
 }
 
-/// Dials a peer at its addresses; on success this thread runs the connection. `attempt` is what `Dial::begin` gave.
-pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
+/// Dials a peer at its addresses; the connection, which this thread is to run. `attempt` is what `Dial::begin` gave.
+pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) -> Option<EstablishedConnection> {
     let addresses = shared.known.peer(&peer.name).map(|known| known.addresses).unwrap_or_default();
     match Reach::new(shared, peer).run(addresses) {
         Ok((up, address)) => {
             peer.state.lock().dial.won = Some(address);
             shared.dial_ended(peer);
-            up.run(shared);
+            return Some(up);
         }
         Err(Missed::Beside) => shared.dial_ended(peer),
         Err(Missed::NoSeat(side, told)) => {
@@ -79,6 +79,7 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
             shared.dial_failed(peer, attempt, &error);
         }
     }
+    None
 }
 
 impl<'a> Reach<'a> {

@@ -323,10 +323,11 @@ fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant
     let attempt = state.dial.begin(now);
     state.no_seat.take_if(|(side, _)| *side == LackingSide::Ours);
     let (on_thread, dialed) = (Arc::clone(shared), Arc::clone(peer));
-    let dial = move || {
-        if on_thread.caught("dial", || reach::dial(&on_thread, &dialed, attempt)).is_none() {
-            on_thread.dial_failed(&dialed, attempt, "a mistake of this sidecar");
-        }
+    let dial = move || match on_thread.caught("dial", || reach::dial(&on_thread, &dialed, attempt)) {
+        // Whatever becomes of it, the attempt has not failed.
+        Some(Some(up)) => up.run(),
+        Some(None) => {}
+        None => on_thread.dial_failed(&dialed, attempt, "a mistake of this sidecar"),
     };
     if !shared.spawn("tl-peer-dial", dial) {
         state.dial.fail(attempt, now, shared.config.backoff, 1.0);

@@ -322,7 +322,8 @@ impl Shared {
             self.scheduler.expect(deadline, call, &peer);
         }
         for finish in finish {
-            finish();
+            // A panic there is of that call, and not of whoever performs this: the clock does, and threads of connections.
+            let _ = self.config.threads.caught("call ends", PanicScope::Call, finish);
         }
         if let Some(own) = self.own.upgrade().filter(|_| !relays.is_empty()) {
             relays.into_iter().for_each(|wish| relay::begin(&own, wish));
@@ -624,9 +625,12 @@ impl Shared {
     }
 
     /// Gives a new connection its place, which it [may have](Self::may_replace). Tells `Serve` before anything is read from it.
-    /// `handover` is that of its peer, held since that was decided.
+    /// `handover` is that of its peer, held since that was decided. Its [`super::link::AdoptedLink`] is there already, and ends it
+    /// whatever happens here.
     pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>, handover: MutexGuard<'_, ()>) {
         let peer = &link.peer;
+        // Whoever sees it finds it counted.
+        self.counters.opened.add(if link.dialed { "us" } else { "them" });
         let (replaced, old_life, away) = {
             let state = peer.state.lock();
             let old_life = state.incarnation.filter(|old| *old != link.incarnation);
@@ -640,8 +644,6 @@ impl Shared {
             self.serve.peer_back(&link.key());
         }
         peer.shunned.lock().is_back(link.incarnation);
-        // Whoever sees it finds it counted.
-        self.counters.opened.add(if link.dialed { "us" } else { "them" });
         let effects = peer.state.lock().adopt(link);
         if let Some(incarnation) = old_life {
             // From now on nothing is entered that its connection still brings.
@@ -655,6 +657,7 @@ impl Shared {
         peer.changed.notify_all();
         self.say_gpus(link);
         self.perform(effects);
+        self.config.threads.point("adopted");
         if self.is_stopping() {
             link.end_in_order(Ended::Stopped);
         }

@@ -21,6 +21,8 @@ mod hosted;
 mod lists;
 mod relay;
 mod replica;
+#[cfg(test)]
+pub(super) mod sim;
 mod table;
 
 use std::collections::{HashMap, HashSet};

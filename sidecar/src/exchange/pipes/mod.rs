@@ -17,6 +17,8 @@ mod far;
 mod hosted;
 mod op;
 mod serving;
+#[cfg(test)]
+pub(super) mod sim;
 mod table;
 
 use std::sync::Arc;

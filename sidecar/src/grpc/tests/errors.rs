@@ -81,8 +81,8 @@ async fn a_call_that_panics_fails_alone_and_is_counted() {
     assert_eq!(failed(&results[0]).reason, "INTERNAL");
     world.until("it is counted", || threads.panics(PanicScope::Call) == 1).await;
     threads.fail_at("grpc");
-    assert!(client.put(tokio_stream::iter(put())).await.is_err());
-    world.until("it is counted", || threads.panics(PanicScope::Call) == 2).await;
+    let refused = client.put(tokio_stream::iter(put())).await.unwrap_err();
+    assert_eq!((info(&refused).reason.as_str(), threads.panics(PanicScope::Call)), ("INTERNAL", 2));
     threads.fail_at("grpc call");
     let refused = client.put(tokio_stream::iter(put())).await.unwrap_err();
     assert_eq!(info(&refused).reason, "INTERNAL");

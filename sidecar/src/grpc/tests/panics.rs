@@ -7,10 +7,11 @@ use tensorlane_proto::generated as v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Response, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 use v1::channel_write_request::Step as Write;
 use v1::pipe_request::Step as Pipe;
 
+use super::sets::{create, drop_set};
 use super::world::{
     Client, PATIENCE, Session, Shape, World, all, data, descriptor, get, header, info, item, named, pattern,
     stored, unname, whole,
@@ -48,6 +49,19 @@ async fn reason<T>(stream: Result<Response<Streaming<T>>, Status>) -> String {
             Err(status) => return info(&status).reason,
         }
     }
+}
+
+/// Checks that a stream ends in INTERNAL, with a sentence.
+async fn ends_in_internal<T>(mut stream: Streaming<T>) {
+    let ended = loop {
+        match tokio::time::timeout(PATIENCE, stream.message()).await.expect("an answer comes") {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ends well"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((ended.code(), info(&ended).reason.as_str()), (Code::Internal, "INTERNAL"));
+    assert!(ended.message().contains("broke off"), "{}", ended.message());
 }
 
 /// Messages of a client that goes on.
@@ -170,6 +184,44 @@ async fn end(world: &World, point: &'static str) -> String {
         }
         other => panic!("{other} is no point of a task"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_in_the_middle_of_which_a_panic_comes_ends_in_internal_and_gives_back_what_it_leased() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let large = 4 << 20;
+    let chunks = whole(item(DType::U8, &[large as u64], "w"), &pattern(large));
+    client.put(tokio_stream::iter(chunks)).await.unwrap();
+    create(&mut client, 4).await;
+    let threads = world.exchange.threads();
+    let rows = || v1::SetReadRequest { set: "set".to_owned(), ..v1::SetReadRequest::default() };
+    // Most of it is still to be made once the first message is there.
+    let mut narrow = Client::new(world.narrow_channel(64 << 10).await);
+    let mut stream = narrow.get(get(vec![all(named("w"))])).await.unwrap().into_inner();
+    assert!(stream.message().await.unwrap().is_some());
+    threads.fail_at("grpc answer");
+    ends_in_internal(stream).await;
+    let mut stream = narrow.set_read(rows()).await.unwrap().into_inner();
+    assert!(stream.message().await.unwrap().is_some());
+    threads.fail_at("grpc answer");
+    ends_in_internal(stream).await;
+    assert_eq!(threads.panics(PanicScope::Call), 2);
+    let given_back = || world.exchange.store().streams().count() == 0 && world.totals().leases == 0;
+    world.until("all is given back", given_back).await;
+    // Before the first message, and of a call with one answer.
+    threads.fail_at("grpc");
+    assert_eq!(reason(client.get(get(vec![all(named("w"))])).await).await, "INTERNAL");
+    threads.fail_at("grpc");
+    assert_eq!(reason(client.set_read(rows()).await).await, "INTERNAL");
+    threads.fail_at("grpc answer");
+    let refused = client.status(v1::StatusRequest::default()).await.unwrap_err();
+    assert_eq!((info(&refused).reason.as_str(), threads.panics(PanicScope::Call)), ("INTERNAL", 5));
+    assert_eq!(reason(narrow.get(get(vec![all(named("w"))])).await).await, "", "the next one comes");
+    unname(&mut client, "w").await;
+    drop_set(&mut client, "set").await;
+    drop(narrow);
+    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,13 +17,13 @@ fn leaf(key: String, row_shape: &[u64]) -> v1::SetLeaf {
 }
 
 /// Makes a set of rows of 1 MiB.
-async fn create(client: &mut Client, rows: u64) {
+pub(super) async fn create(client: &mut Client, rows: u64) {
     let leaves = vec![leaf("x".to_owned(), &[MIB])];
     let spec = v1::SetSpec { name: "set".to_owned(), rows, leaves, ..v1::SetSpec::default() };
     client.set_create(v1::SetCreateRequest { spec: Some(spec) }).await.unwrap();
 }
 
-async fn drop_set(client: &mut Client, name: &str) {
+pub(super) async fn drop_set(client: &mut Client, name: &str) {
     client.set_drop(v1::SetDropRequest { set: name.to_owned() }).await.unwrap();
 }
 

@@ -5,14 +5,16 @@
 //!   world (queue of happenings, virtual time) ── wires (bytes in order, cut anywhere) ── node (one life of a peer)
 //!                                                                                         ├─ reader: State, Call, FrameParser
 //!                                                                                         ├─ owner: State::open, chunks
+//!                                                                                         ├─ streams: channels
+//!                                                                                         ├─ pipes: their table
 //!                                                                                         └─ book: Ledger, and what it must say
 //! ```
 //! What is real: the ledger, the calls of a peer and what becomes of them when connections come and go (`remote`), the frames
-//! and their parser, the negotiation and what it measures, the pieces and paces of lanes. What is told again in short, because
-//! the real one has threads and sockets: how frames are answered (`receive`, `serving`), who writes when (`outbox`), that
-//! connections are made. Not here: maps of shared memory, TLS, sessions of workloads, small
-//! tensors; and holders, whose choice has a model of its own (`exchange/fanout/tests.rs`), as have copies of a node
-//! (`exchange/neighbours/model.rs`).
+//! and their parser, the negotiation and what it measures, the pieces and paces of lanes, the tables of channels and pipes, credit
+//! and attachments over one connection after the other. What is told again in short, because the real one has threads and sockets:
+//! how frames are answered (`receive`, `serving`, `channels`, `pipe_calls`), who writes when (`outbox`), that connections are made,
+//! and rings. Not here: maps of shared memory, TLS, sessions of workloads, small tensors; and holders, whose choice has a model of
+//! its own (`exchange/fanout/tests.rs`), as have copies of a node (`exchange/neighbours/model.rs`).
 //!
 //! After every happening all that must hold is checked; at the end of a run everyone lets go, and nothing may be left.
 
@@ -22,7 +24,9 @@ mod crowd;
 mod network;
 mod node;
 mod owner;
+mod pipes;
 mod reader;
+mod streams;
 mod striped;
 mod wire;
 mod world;
@@ -34,6 +38,8 @@ use world::World;
 
 /// Runs where none is asked for.
 const RUNS: u64 = 8000;
+/// Runs with channels and pipes, in each of which much more happens.
+const STREAM_RUNS: u64 = 2000;
 /// Repeats one run: its seed.
 const SEED: &str = "TENSORLANE_SIM_SEED";
 /// Makes so many runs, from a seed drawn by the clock.
@@ -56,6 +62,14 @@ struct Seen {
     no_route: u64,
     freed: u64,
     late: u64,
+    messages_read: u64,
+    held_up: u64,
+    channels_finished: u64,
+    channels_lost: u64,
+    channels_resumed: u64,
+    pipes_written: u64,
+    pipes_finished: u64,
+    pipes_lost: u64,
     /// Of everything that happened, in order.
     digest: u64,
 }
@@ -76,6 +90,14 @@ impl Seen {
         self.no_route += other.no_route;
         self.freed += other.freed;
         self.late += other.late;
+        self.messages_read += other.messages_read;
+        self.held_up += other.held_up;
+        self.channels_finished += other.channels_finished;
+        self.channels_lost += other.channels_lost;
+        self.channels_resumed += other.channels_resumed;
+        self.pipes_written += other.pipes_written;
+        self.pipes_finished += other.pipes_finished;
+        self.pipes_lost += other.pipes_lost;
         self.digest ^= other.digest;
     }
 
@@ -84,47 +106,57 @@ impl Seen {
     }
 }
 
-/// Says which seed it was, where a run panics.
-struct Told(u64);
+/// Says which seed it was, where a run of a test panics.
+struct Told(&'static str, u64);
 
 impl Drop for Told {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let test = "peer::sim::what_must_hold_holds_in_every_simulated_run";
+            let Self(test, seed) = self;
             eprintln!(
-                "seed {}; again: {SEED}={} cargo test --release -p tensorlane-sidecar --lib {test}",
-                self.0, self.0
+                "seed {seed}; again: {SEED}={seed} cargo test --release -p tensorlane-sidecar --lib peer::sim::{test}"
             );
         }
     }
 }
 
 fn run(seed: u64) -> Seen {
-    let _told = Told(seed);
+    let _told = Told("what_must_hold_holds_in_every_simulated_run", seed);
     let seen = World::new(seed).run();
     striped::run(seed);
     seen
+}
+
+fn run_with_streams(seed: u64) -> Seen {
+    let _told = Told("channels_and_pipes_hold_in_every_simulated_run", seed);
+    World::with_streams(seed).run()
 }
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-#[test]
-fn what_must_hold_holds_in_every_simulated_run() {
+/// Makes so many runs, or as many as are asked for; and says whether any were. Nothing where one seed is repeated.
+fn make(runs: u64, run: impl Fn(u64) -> Seen) -> Option<(Seen, bool)> {
     if let Some(seed) = number(SEED) {
         println!("{:#?}", run(seed));
-        return;
+        return None;
     }
     let began = Instant::now();
     let asked = number(ASKED);
     let first = if asked.is_some() { rand::random::<u32>().into() } else { 0 };
     let mut seen = Seen::default();
-    for seed in first..first + asked.unwrap_or(RUNS) {
+    for seed in first..first + asked.unwrap_or(runs) {
         seen.add(&run(seed));
     }
     let took = began.elapsed();
     println!("seeds from {first} in {took:?}: {seen:#?}");
+    Some((seen, asked.is_some()))
+}
+
+#[test]
+fn what_must_hold_holds_in_every_simulated_run() {
+    let Some((seen, is_asked)) = make(RUNS, run) else { return };
     let counts = [
         seen.pulled,
         seen.copied,
@@ -141,13 +173,30 @@ fn what_must_hold_holds_in_every_simulated_run() {
     ];
     assert!(counts.iter().all(|count| *count > 0), "something never came about: {seen:#?}");
     // Once in some thousand runs.
-    assert!(seen.late > 0 || asked.is_some(), "no connection of a dead life came late: {seen:#?}");
+    assert!(seen.late > 0 || is_asked, "no connection of a dead life came late: {seen:#?}");
+}
+
+#[test]
+fn channels_and_pipes_hold_in_every_simulated_run() {
+    let Some((seen, _)) = make(STREAM_RUNS, run_with_streams) else { return };
+    let counts = [
+        seen.messages_read,
+        seen.held_up,
+        seen.channels_finished,
+        seen.channels_lost,
+        seen.channels_resumed,
+        seen.pipes_written,
+        seen.pipes_finished,
+        seen.pipes_lost,
+    ];
+    assert!(counts.iter().all(|count| *count > 0), "something never came about: {seen:#?}");
 }
 
 #[test]
 fn a_seed_gives_the_same_run_each_time() {
     for seed in 0..20 {
         assert_eq!(run(seed), run(seed), "seed {seed}");
+        assert_eq!(run_with_streams(seed), run_with_streams(seed), "seed {seed}");
     }
     assert_ne!(run(1).digest, run(2).digest);
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tensorlane_proto::frame::PeerKind;
 use tensorlane_proto::ledger::{Event, Holder, Millis};
 
 use super::node::{Node, name};
@@ -73,8 +74,9 @@ impl World {
             (state.link.as_ref().map(|link| link.wire), old_life, state.away(now))
         };
         let asker = Asker { peer: other, life, wire };
-        if old_life.is_some() {
+        if let Some(old) = old_life {
             self.replaced(node, other);
+            self.streams_over(node, other, old);
         } else if let Some(away) = away {
             if away >= Duration::from_micros(GRACE) {
                 self.nodes[node].end_forgotten(millis, asker);
@@ -145,6 +147,8 @@ impl World {
         let (other, life) = (far.node, far.life);
         let pair = (node.min(other), node.max(other));
         if was_up {
+            self.streams_lost(node, wire);
+            self.pipes_lost(node, wire);
             let end = End {
                 wire,
                 name: name(other),
@@ -200,9 +204,18 @@ impl World {
     }
 
     pub(super) fn frame(&mut self, node: usize, side: usize, from: Asker, frame: Frame) {
+        use PeerKind::{ChannelAttach, ChannelCredit, ChannelEnd, ChannelMessage, PipeCall, PipeConnect};
         let (now, seen) = (self.millis(), &mut self.seen);
         let here = &mut self.nodes[node];
         match frame {
+            Frame::Message {
+                kind: kind @ (ChannelAttach | ChannelMessage | ChannelCredit | ChannelEnd),
+                header,
+                body,
+            } => self.stream_frame(node, from, (kind, header), &body),
+            Frame::Message { kind: kind @ (PipeConnect | PipeCall), header, body } => {
+                self.pipe_frame(node, from, (kind, header), &body);
+            }
             Frame::Chunk { header, offset, bytes } => {
                 let effects = here.chunk(from.peer, from.wire, header, offset, &bytes);
                 self.perform(node, effects);

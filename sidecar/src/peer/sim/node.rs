@@ -10,6 +10,8 @@ use tensorlane_proto::negotiate::{NodeToken, Offer, Require, Transport, Transpor
 use tensorlane_proto::{Failure, Incarnation, PeerName};
 
 use super::book::Book;
+use super::pipes::PipeEnds;
+use super::streams::Streams;
 use super::wire::End;
 use super::{Dice, Seen};
 use crate::peer::remote::State;
@@ -70,6 +72,8 @@ pub(super) struct Node {
     pub(super) leases: Vec<(SessionId, TensorId)>,
     /// Bytes of its own tensors.
     pub(super) contents: BTreeMap<TensorId, Vec<u8>>,
+    pub(super) streams: Streams,
+    pub(super) pipes: PipeEnds,
     pub(super) next_call: u64,
     next_slot: u64,
     next_session: u64,
@@ -115,6 +119,8 @@ impl Node {
             outcomes: Outcomes::default(),
             leases: Vec::new(),
             contents: BTreeMap::new(),
+            streams: Streams::default(),
+            pipes: PipeEnds::default(),
             next_call: 1,
             next_slot: 0,
             next_session: SESSIONS,
@@ -224,6 +230,7 @@ impl Node {
     /// Checks that leases of peers are exactly as long as their pulls: of each that is open on the present connection
     /// there is one, and there is none without an open pull.
     pub(super) fn check(&self) {
+        self.streams.owned.check();
         for other in self.others.values() {
             let Some((life, slot)) = other.slot else { continue };
             let by = Holder::Peer(slot);
@@ -255,6 +262,8 @@ impl Node {
     /// Everyone has let go, and the connections were up long enough.
     pub(super) fn assert_empty(&self, seen: &mut Seen) {
         self.book.assert_empty();
+        self.streams.assert_empty();
+        self.pipes.assert_empty();
         assert!(self.gets.is_empty(), "{} gets were never answered", self.gets.len());
         for other in self.others.values() {
             assert!(other.state.calls.is_empty(), "{} calls are left", other.state.calls.len());

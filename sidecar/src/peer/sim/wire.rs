@@ -55,7 +55,7 @@ impl Carrier for End {
     }
 
     fn has_channels(&self) -> bool {
-        false
+        true
     }
 
     fn takes_questions(&self) -> bool {
@@ -71,7 +71,7 @@ impl Carrier for End {
     }
 
     fn has_pipes(&self) -> bool {
-        false
+        true
     }
 
     fn want_no_more(&self, _way: Way, _call: u64) {}

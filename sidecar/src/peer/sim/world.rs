@@ -62,8 +62,42 @@ pub(super) enum Happening {
         owner: usize,
         call: u64,
     },
+    /// Sessions of a peer do something with channels.
+    Stream {
+        node: usize,
+    },
+    /// A reader of a channel reads on.
+    Consume {
+        node: usize,
+        life: Incarnation,
+        reader: u64,
+    },
+    /// Sessions of a peer do something with pipes.
+    Pipe {
+        node: usize,
+    },
+    /// A message of a pipe was read.
+    Take {
+        node: usize,
+        life: Incarnation,
+        pipe: u64,
+        sequence: u64,
+    },
     Cut,
     Restart,
+}
+
+/// Messages of channels and pipes, for those who read them.
+#[derive(Default)]
+pub(super) struct WrittenMessages {
+    /// Channels so far, each of which has a number.
+    pub(super) channels: u64,
+    /// Messages of each channel that was finished.
+    pub(super) finished: BTreeMap<u64, u64>,
+    /// Messages of pipes that were read, by the life of the listener, the pipe and the sequence.
+    pub(super) read: BTreeSet<(Incarnation, u64, u64)>,
+    /// Sequence after the last of each pipe that was finished.
+    pub(super) pipes: BTreeMap<(Incarnation, u64), u64>,
 }
 
 pub(super) struct World {
@@ -85,6 +119,9 @@ pub(super) struct World {
     pub(super) same_node: SameNode,
     /// Everyone lets go: nothing new is asked, cut or restarted.
     pub(super) ending: bool,
+    /// Channels and pipes are used, too.
+    streams: bool,
+    pub(super) written: WrittenMessages,
     pub(super) arena: Arc<Arena>,
     pub(super) seen: Seen,
 }
@@ -125,14 +162,25 @@ impl World {
             policy: Policy { allow, prefer, ..Policy::default() },
             same_node,
             ending: false,
+            streams: false,
+            written: WrittenMessages::default(),
             arena,
             seen: Seen::default(),
         }
     }
 
+    /// World in which peers use channels and pipes, too.
+    pub(super) fn with_streams(seed: u64) -> Self {
+        Self { streams: true, ..Self::new(seed) }
+    }
+
     /// The whole run.
     pub(super) fn run(mut self) -> Seen {
         for a in 0..self.nodes.len() {
+            if self.streams {
+                self.soon(40 * MS, Happening::Stream { node: a });
+                self.soon(40 * MS, Happening::Pipe { node: a });
+            }
             self.soon(60 * MS, Happening::Act { node: a });
             self.soon(300 * MS, Happening::Tick { node: a });
             (a + 1..self.nodes.len()).for_each(|b| self.dial((a, b), 20 * MS));
@@ -202,6 +250,10 @@ impl World {
                     self.withdraw(node, owner, call, Reason::DeadlineExceeded);
                 }
             }
+            Happening::Stream { node } => self.stream_act(node),
+            Happening::Consume { node, life, reader } => self.consume(node, life, reader),
+            Happening::Pipe { node } => self.pipe_act(node),
+            Happening::Take { node, life, pipe, sequence } => self.take(node, life, pipe, sequence),
             Happening::Cut => self.cut_one(),
             Happening::Restart => self.restart_one(),
         }
@@ -218,6 +270,8 @@ impl World {
         for (call, outcome) in told {
             self.told(node, call, outcome);
         }
+        self.tell_attached(node);
+        self.tell_connected(node);
     }
 
     pub(super) fn told(&mut self, node: usize, call: u64, outcome: Result<Vec<u8>, Failure>) {
@@ -266,7 +320,9 @@ impl World {
     }
 
     pub(super) fn withdraw(&mut self, node: usize, owner: usize, call: u64, why: Reason) {
-        if self.nodes[node].gets.contains_key(&call) {
+        let here = &self.nodes[node];
+        let is_asked = here.streams.is_attaching(call) || here.pipes.is_connecting(call);
+        if is_asked || here.gets.contains_key(&call) {
             let failure = Failure::new(why, "nobody waits for it any more");
             let effects = self.nodes[node].other(owner).state.withdraw(call, failure);
             self.perform(node, effects);
@@ -276,6 +332,7 @@ impl World {
     pub(super) fn tick(&mut self, node: usize) {
         let (now, millis) = (self.instant(), self.millis());
         self.nodes[node].book.apply(millis, Event::Tick).expect("time may always pass");
+        self.nodes[node].streams.owned.expire(now);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             let effects = self.nodes[node].other(other).state.give_up_lost(Duration::from_micros(GRACE), now);
             self.perform(node, effects);

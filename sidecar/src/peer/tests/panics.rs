@@ -1,5 +1,6 @@
 //! A thread of a connection that panics ends the connection and nothing else; the clock ends more.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -57,14 +58,16 @@ const fn row(
     Row { thread, points, is_of_a, a_reads, by }
 }
 
-const ROWS: [Row; 22] = [
+const ROWS: [Row; 24] = [
     row("tl-peer-in", &["tl-peer-in"], (false, true), By::Stream),
     row("tl-peer-in", &["read", "ways end"], (false, true), By::Stream),
     row("tl-peer-in", &["chunk"], (false, false), By::Stream),
     row("tl-peer-in", &["lane answer"], (false, false), By::Lane),
     row("tl-peer-in", &["lane serves"], (false, true), By::Lane),
+    row("tl-peer-in", &["adopted"], (false, true), By::Stream),
     row("tl-peer-out", &["write", "streams end"], (true, true), By::Stream),
     row("tl-peer-dial", &["attempt"], (true, true), By::Stream),
+    row("tl-peer-dial", &["adopted"], (true, true), By::Stream),
     row("tl-peer-dial", &["chunk"], (true, true), By::Stream),
     row("tl-peer-dial", &["look up"], (true, true), By::Name),
     row("tl-resolve", &["tl-resolve"], (true, true), By::Name),
@@ -278,9 +281,14 @@ fn watched(one: usize, points: &[&'static str]) -> (Arc<Table>, [Health; 2], [Th
 
 #[test]
 fn a_connection_whose_thread_panics_is_lost_and_the_next_one_takes_up_its_calls() {
-    for (point, at_dialer, cut) in
-        [("read", true, true), ("read", false, true), ("write", false, true), ("dial", true, false)]
-    {
+    for (point, at_dialer, cut) in [
+        ("read", true, true),
+        ("read", false, true),
+        ("write", false, true),
+        ("adopted", true, true),
+        ("adopted", false, true),
+        ("dial", true, false),
+    ] {
         let (table, healths, threads, a, b) = watched(usize::from(!at_dialer), &[point]);
         let (one, panicking) = if at_dialer { (&a, &threads[0]) } else { (&b, &threads[1]) };
         let bytes = || a.get("b", 1, BYTES).map(|bytes| bytes.len() as u64);
@@ -297,6 +305,29 @@ fn a_connection_whose_thread_panics_is_lost_and_the_next_one_takes_up_its_calls(
         assert!(healths.iter().all(|health| health.ask(Probe::Alive).is_ok()));
         assert_eq!(table.all().len(), 2);
     }
+}
+
+#[test]
+fn an_outcome_whose_taker_panics_ends_neither_its_connection_nor_the_clock() {
+    let (_table, healths, threads, a, b) = watched(0, &[]);
+    a.connect("b");
+    let ask = |limit: Duration| {
+        let question = v1::Inquire { targets: vec![v1::Target::default()], ..v1::Inquire::default() };
+        let deadline = Instant::now() + limit;
+        a.peers.inquire(&name("b"), None, question, deadline, |_| panic!("part of the test"));
+    };
+    let panics = || [PanicScope::Call, PanicScope::Connection].map(|scope| threads[0].panics(scope));
+    // On the thread of the connection, which brings the answer.
+    ask(PATIENCE);
+    until("its answer came", || panics() == [1, 0]);
+    // On that of the clock, since no answer comes.
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    ask(Duration::from_millis(10));
+    until("its time is over", || panics() == [2, 0]);
+    assert!(healths.iter().all(|health| health.ask(Probe::Alive).is_ok()));
+    assert_eq!(a.get("b", 1, BYTES).map(|bytes| bytes.len() as u64), Ok(BYTES));
+    assert_eq!((a.ever_up(), a.links()), (1, 1), "its connection goes on");
+    b.twin.held.lock().clear();
 }
 
 #[test]
