@@ -58,8 +58,8 @@ pub const EXCHANGE_SINCE: u32 = 2;
 /// there are calls about mutable sets, since 9 there are pipes, since 10 tickets are redeemed and names watched,
 /// since 11 mutable sets have snapshots, and a peer is told that it was evicted from a channel,
 /// and which GPUs the other one reaches, since 12 owners say what the bytes of a tensor hash to, granule by granule, and attachments to
-/// channels are resumed on another connection.
-pub const PEER_VERSION: u32 = 12;
+/// channels are resumed on another connection, since 13 pipes are, too.
+pub const PEER_VERSION: u32 = 13;
 /// The first version of the peer protocol that has [`PeerKind::Proofs`].
 pub const PROOFS_SINCE: u32 = 12;
 /// Bytes of a granule, of which [`PeerKind::Proofs`] says the hashes; the last one of a tensor may be shorter.
@@ -86,6 +86,8 @@ pub const CHANNEL_WINDOW: u64 = 4 << 20;
 pub const PEER_CHANNELS_MAX: usize = 64;
 /// The first version of the peer protocol that has [`PeerKind::PipeConnect`].
 pub const PEER_PIPES_SINCE: u32 = 9;
+/// The first version of the peer protocol in which pipes go on over another connection.
+pub const PIPES_RESUMED_SINCE: u32 = 13;
 /// Most connects to listeners of a peer that another one waits for. Each costs a kilobyte.
 pub const PEER_PIPE_CONNECTS_MAX: usize = 256;
 /// Most calls about pipes on one connection that are not answered, of either side. Each costs a kilobyte.

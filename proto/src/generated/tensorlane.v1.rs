@@ -6079,7 +6079,8 @@ pub mod set_answer {
         Published(super::SetSnapshotResponse),
     }
 }
-/// Since version 9: connects to a listener of the asked peer. Pipes that are opened on a connection end with it.
+/// Since version 9: connects to a listener of the asked peer. Pipes that are opened on a connection end with it; since version 13 they
+/// go on over another one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerPipeConnect {
     /// Name of the listener.
@@ -6091,6 +6092,10 @@ pub struct PeerPipeConnect {
     /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
     #[prost(uint64, tag = "3")]
     pub wait_ms: u64,
+    /// Number of a pipe that goes on, which was on another connection in the same lives of both peers; 0 for a new one. Nothing else counts
+    /// then. Since version 13.
+    #[prost(uint64, tag = "4")]
+    pub resume: u64,
 }
 /// The pipe is open. It lives at the asked peer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -6120,7 +6125,7 @@ pub mod peer_pipe_call {
         /// Asks for the descriptor of a message.
         #[prost(message, tag = "2")]
         Read(super::PipeReadRequest),
-        /// Tells of an end. The call is 0, and there is no reply.
+        /// Tells of an end. The call is 0, and there is no reply. Since version 13 it may be another one, and is answered.
         #[prost(message, tag = "3")]
         End(super::PeerPipeEnd),
     }
@@ -6143,12 +6148,19 @@ pub struct PeerPipeEnd {
     /// This end is gone without a word.
     #[prost(bool, tag = "5")]
     pub lost: bool,
+    /// All was said again on this connection that may have been lost with another one: messages of this end that are unread and were not
+    /// written again are taken back. Since version 13.
+    #[prost(bool, tag = "6")]
+    pub resumed: bool,
 }
+/// The end was heard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPipeHeard {}
 /// Answers PeerPipeCall.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerPipeAnswer {
     /// The answer.
-    #[prost(oneof = "peer_pipe_answer::Kind", tags = "1, 2")]
+    #[prost(oneof = "peer_pipe_answer::Kind", tags = "1, 2, 3")]
     pub kind: ::core::option::Option<peer_pipe_answer::Kind>,
 }
 /// Nested message and enum types in `PeerPipeAnswer`.
@@ -6162,6 +6174,9 @@ pub mod peer_pipe_answer {
         /// A message that can be read, or the end.
         #[prost(message, tag = "2")]
         Message(super::PipeReadResponse),
+        /// An end was heard. Since version 13.
+        #[prost(message, tag = "3")]
+        Heard(super::PeerPipeHeard),
     }
 }
 /// Since version 10: turns a ticket of the asked peer into a lease of the asking one. The lease ends with PullDone of the same call, or

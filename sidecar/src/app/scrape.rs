@@ -121,6 +121,7 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.pipes.listeners.set(i64::try_from(pipes.listeners).unwrap_or(i64::MAX));
     metrics.pipes.unread.set(i64::try_from(pipes.unread).unwrap_or(i64::MAX));
     catch_up(&metrics.pipes.messages, pipes.messages);
+    catch_up(&metrics.pipes.resumed, pipes.resumed);
     metrics.sets.show(&exchange.set_totals());
     let held = store.gpu_held();
     let states = [

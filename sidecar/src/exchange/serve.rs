@@ -196,6 +196,10 @@ impl Serve for Exchange {
         self.answer_pipe_connect(from, asked, gone, reply);
     }
 
+    fn pipe_resume(&self, from: &PipeAsker, pipe: u64) -> Result<v1::PeerPipeConnected, Failure> {
+        self.resume_pipe(from, pipe)
+    }
+
     fn pipe_call(&self, from: &PipeAsker, call: v1::peer_pipe_call::Kind, gone: Cancel, reply: PipeDone) {
         self.answer_pipe_call(from, call, gone, reply);
     }
@@ -240,6 +244,7 @@ impl Serve for Exchange {
         self.channels_of_peer_over(old);
         let slot = self.slots.lock().known.remove(old);
         if let Some(slot) = slot {
+            self.pipes_of_life_over(slot);
             self.store.peer_gone(slot);
         }
     }
@@ -247,7 +252,7 @@ impl Serve for Exchange {
 
 impl Exchange {
     /// Number of a life of a peer as a holder; the store hears whose it is.
-    fn slot_of(&self, peer: &PeerKey) -> PeerSlot {
+    pub(super) fn slot_of(&self, peer: &PeerKey) -> PeerSlot {
         let mut slots = self.slots.lock();
         let known = slots.get(peer);
         let slot = known.unwrap_or_else(|| slots.of(peer));

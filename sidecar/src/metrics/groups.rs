@@ -109,6 +109,8 @@ pub struct Pipes {
     pub unread: IntGauge,
     /// Messages that were read.
     pub messages: IntCounter,
+    /// Pipes that went on over another connection.
+    pub resumed: IntCounter,
 }
 
 /// Workloads.
@@ -429,6 +431,10 @@ impl Pipes {
             messages: make.counter(
                 "pipe_messages_total",
                 "Messages of pipes that were read by the other end. Not counted: those that are not read.",
+            )?,
+            resumed: make.counter(
+                "pipe_resumed_pipes_total",
+                "Pipes between this peer and another one, of either, that went on after the connection was lost. Not counted: those that ended since it did not come back in time.",
             )?,
         })
     }

@@ -356,6 +356,13 @@ pub trait Serve: Send + Sync {
     ) {
         reply(Err(Failure::new(Reason::NotFound, "nobody listens at this peer")));
     }
+    /// Goes on with a pipe that the peer had opened on another connection, which may not have ended yet here.
+    ///
+    /// # Errors
+    /// The refusal that the asker is told.
+    fn pipe_resume(&self, _from: &super::PipeAsker, _pipe: u64) -> Result<v1::PeerPipeConnected, Failure> {
+        Err(Failure::new(Reason::NotFound, "no pipes are here"))
+    }
     /// Answers a call about a pipe that the peer has opened on this connection. `gone` and `reply` are as in [`Serve::inquire`]; the call
     /// is never an end.
     fn pipe_call(
@@ -369,11 +376,11 @@ pub trait Serve: Send + Sync {
     }
     /// Hears what a peer says of ends, and of what it has read.
     fn pipe_end(&self, _from: &super::PipeAsker, _end: &v1::PeerPipeEnd) {}
-    /// Returns whether a pipe that was opened on the connection has not ended.
+    /// Returns whether a pipe that was opened or goes on on the connection has not ended.
     fn has_pipes(&self, _from: &super::PipeAsker) -> bool {
         false
     }
-    /// The connection has ended, and every pipe that was opened on it.
+    /// The connection has ended: its pipes have, too, or wait for the peer where they can go on.
     fn pipes_over(&self, _from: &super::PipeAsker) {}
     /// Called as this sidecar stops: no peer that is away is waited for any more.
     fn stopping(&self) {}

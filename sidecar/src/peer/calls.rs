@@ -257,7 +257,11 @@ impl From<v1::Inquire> for Question {
 impl Kind {
     /// Returns whether it goes on with what was on a connection before, for which the other end waits.
     fn is_resumed(&self) -> bool {
-        matches!(self, Self::Channel { message, .. } if message.resume.is_some())
+        match self {
+            Self::Channel { message, .. } => message.resume.is_some(),
+            Self::PipeConnect { message, .. } => message.resume != 0,
+            _ => false,
+        }
     }
 }
 

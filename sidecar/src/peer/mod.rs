@@ -92,7 +92,7 @@ pub use lost::{HolderLost, asks_on};
 pub use partial::{PartialTensor, RelayToken};
 pub use paths::{FallBack, Path, Paths, Senders};
 pub use peers::{CallHandle, PeerHold, Peers};
-pub use pipe_calls::{PipeAsker, PipeCallHandle, PipeDone, PipeLine, PipeThere, TellConnected};
+pub use pipe_calls::{PipeAsker, PipeCallHandle, PipeDone, PipeLine, PipeSink, PipeThere, TellConnected};
 pub use pull_guard::PullGuard;
 pub(crate) use remote::CALLS_MAX;
 pub use resolve::Resolver;

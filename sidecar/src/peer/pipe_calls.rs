@@ -8,8 +8,9 @@
 //!     PipeCall { read }           ──>  REPLY: a message that was written there, or the end
 //!     PipeCall { end }, call 0    ──>  what was read here, finish, close, loss
 //! ```
-//! A pipe is of the connection on which it was opened, and ends with it: nothing is asked again on another one, so nothing is applied
-//! twice. Calls are kept here and not with those of [`super::calls`], where those who wait for hours would keep pulls out. A call of
+//! A pipe is of the connection on which it was opened. It goes on over another one, where both ends know that ([`PIPES_RESUMED_SINCE`]):
+//! the connector says which one by `PipeConnect { resume }`, and says again what it has no answer to. Else it ends with its connection.
+//! Calls are kept here and not with those of [`super::calls`], where those who wait for hours would keep pulls out. A call of
 //! the other side is answered once, also when it is withdrawn. No thread waits.
 
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tensorlane_proto::frame::{
     self, FrameError, Header, PEER_PIPE_CALLS_MAX, PEER_PIPE_CONNECTS_MAX, PEER_PIPES_SINCE,
-    PIPE_UNREAD_BYTES_MAX, PeerKind, REPLY,
+    PIPE_UNREAD_BYTES_MAX, PIPES_RESUMED_SINCE, PeerKind, REPLY,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, PeerName, Reason, wire};
@@ -47,9 +48,17 @@ const LATE_MAX: usize = 32 << 20;
 pub struct PipeAsker {
     /// The peer.
     pub key: PeerKey,
-    /// Number of the connection, unlike any other of this process.
+    /// Number of the connection, unlike any other of this process, and above those before.
     pub link: u64,
+    /// Set if its pipes go on over another connection.
+    pub resumes: bool,
     over: Arc<AtomicBool>,
+}
+
+/// A pipe at a peer that goes on over another connection. Nothing of it may block.
+pub trait PipeSink: Send + Sync {
+    /// The connection is lost: calls on it that are not answered have no outcome.
+    fn lost(self: Arc<Self>);
 }
 
 /// A pipe that was opened at a peer.
@@ -65,8 +74,11 @@ pub struct PipeThere {
 pub struct PipeLine {
     shared: Weak<Shared>,
     link: Weak<Link>,
-    peer: PeerName,
+    peer: PeerKey,
     pipe: u64,
+    /// Number of the line, unlike any other.
+    number: u64,
+    resumes: bool,
     /// While this is held, the connection is in use.
     _open: Arc<()>,
 }
@@ -99,6 +111,8 @@ pub(super) struct PipeCalls {
 struct Inner {
     /// Ours that are not answered.
     asked: HashMap<u64, Asked>,
+    /// Pipes of ours that go on where the connection is lost, by their lines.
+    sinks: HashMap<u64, Arc<dyn PipeSink>>,
     /// Bytes of the messages in them.
     bytes: u64,
     /// Calls of theirs that are not answered.
@@ -111,9 +125,17 @@ struct Inner {
 
 /// A call of ours. One that was withdrawn has nobody to tell, and waits for its answer.
 struct Asked {
-    writes: bool,
+    expects: Expected,
     bytes: u64,
     done: Option<PipeDone>,
+}
+
+/// Kind of answer that a call of ours gets where it does not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Written,
+    Message,
+    Heard,
 }
 
 // === impl PipeAsker ===
@@ -150,9 +172,9 @@ impl PipeCalls {
         Ok(())
     }
 
-    /// Returns whether a call of ours writes; none where there is no such call.
-    fn writes(&self, call: u64) -> Option<bool> {
-        self.inner.lock().asked.get(&call).map(|asked| asked.writes)
+    /// Returns what a call of ours expects; none where there is no such call.
+    fn expected(&self, call: u64) -> Option<Expected> {
+        self.inner.lock().asked.get(&call).map(|asked| asked.expects)
     }
 
     /// Takes out a call of ours.
@@ -207,20 +229,32 @@ impl PipeCalls {
     }
 }
 
-/// The connection has ended, and every pipe that was opened on it.
+/// The connection has ended, and every pipe on it that does not go on over another one.
 pub(super) fn end(shared: &Shared, link: &Link) {
-    let (asked, served) = {
+    let (asked, served, sinks) = {
         let mut inner = link.pipes.inner.lock();
         link.pipes.over.store(true, Ordering::Release);
-        (std::mem::take(&mut inner.asked), std::mem::take(&mut inner.served))
+        let sinks = std::mem::take(&mut inner.sinks);
+        (std::mem::take(&mut inner.asked), std::mem::take(&mut inner.served), sinks)
     };
     if link.version >= PEER_PIPES_SINCE {
         shared.serve.pipes_over(&asker(link));
     }
     served.into_values().for_each(|gone| gone.cancel());
-    for done in asked.into_values().filter_map(|asked| asked.done) {
-        done(Err(lost(&link.peer.name)));
+    if !resumes(link) {
+        for done in asked.into_values().filter_map(|asked| asked.done) {
+            done(Err(lost(&link.peer.name)));
+        }
     }
+    // What those have asked is asked again.
+    for sink in sinks.into_values() {
+        sink.lost();
+    }
+}
+
+/// Returns whether pipes of a connection go on over another one.
+fn resumes(link: &Link) -> bool {
+    link.version >= PIPES_RESUMED_SINCE
 }
 
 /// Returns whether either end has a pipe on a connection. Takes locks of whoever serves.
@@ -230,7 +264,8 @@ pub(super) fn is_used(shared: &Shared, link: &Link) -> bool {
 }
 
 fn asker(link: &Link) -> PipeAsker {
-    PipeAsker { key: link.key(), link: link.id, over: Arc::clone(&link.pipes.over) }
+    let over = Arc::clone(&link.pipes.over);
+    PipeAsker { key: link.key(), link: link.id, resumes: resumes(link), over }
 }
 
 fn lost(peer: &PeerName) -> Failure {
@@ -258,16 +293,59 @@ pub(super) fn unsupported(peer: &PeerName) -> Failure {
 impl PipeLine {
     /// A line that leads nowhere any more.
     #[cfg(test)]
-    pub(crate) fn to_nobody(peer: PeerName) -> Self {
-        Self { shared: Weak::new(), link: Weak::new(), peer, pipe: 0, _open: Arc::default() }
+    pub(crate) fn to_nobody(peer: PeerKey) -> Self {
+        let (shared, link) = (Weak::new(), Weak::new());
+        Self { shared, link, peer, pipe: 0, number: 0, resumes: false, _open: Arc::default() }
+    }
+
+    fn new(shared: &Arc<Shared>, link: &Arc<Link>, pipe: u64) -> Self {
+        Self {
+            shared: Arc::downgrade(shared),
+            link: Arc::downgrade(link),
+            peer: link.key(),
+            pipe,
+            number: shared.next_call(),
+            resumes: resumes(link),
+            _open: Arc::clone(&link.pipes.lines),
+        }
     }
 
     /// The peer at which the pipe lives.
     pub fn peer(&self) -> &PeerName {
-        &self.peer
+        &self.peer.name
     }
 
-    /// Writes a message. `done` is told the outcome exactly once, unless the call is withdrawn: PIPE_LOST where the connection is lost.
+    /// Returns whether the pipe goes on where the connection is lost.
+    pub fn resumes(&self) -> bool {
+        self.resumes
+    }
+
+    /// From now on the sink is told where the connection is lost. Returns false where it is.
+    pub fn listen(&self, sink: Arc<dyn PipeSink>) -> bool {
+        let Some(link) = self.link.upgrade() else { return false };
+        let mut inner = link.pipes.inner.lock();
+        let is_on = !link.pipes.over.load(Ordering::Acquire);
+        if is_on {
+            inner.sinks.insert(self.number, sink);
+        }
+        is_on
+    }
+
+    /// Nobody is told any more.
+    pub fn leave(&self) {
+        let Some(link) = self.link.upgrade() else { return };
+        let sink = link.pipes.inner.lock().sinks.remove(&self.number);
+        // Without the lock: it may be the last one that holds the pipe.
+        drop(sink);
+    }
+
+    /// Reason for which a pipe ends with its connection.
+    pub fn lost(&self) -> Failure {
+        lost(&self.peer.name)
+    }
+
+    /// Writes a message. `done` is told the outcome exactly once, unless the call is withdrawn. Where the connection is lost that is
+    /// PIPE_LOST, or nothing for a pipe that goes on.
     ///
     /// # Errors
     /// PIPE_LOST, LIMIT_EXCEEDED: nothing was sent.
@@ -277,7 +355,7 @@ impl PipeLine {
         deadline_ms: u64,
         done: PipeDone,
     ) -> Result<PipeCallHandle, Failure> {
-        let asked = Asked { writes: true, bytes: message.len() as u64, done: Some(done) };
+        let asked = Asked { expects: Expected::Written, bytes: message.len() as u64, done: Some(done) };
         let request = v1::PipeWriteRequest { pipe: self.pipe, sequence, message, deadline_ms };
         self.ask(v1::peer_pipe_call::Kind::Write(request), asked)
     }
@@ -287,16 +365,25 @@ impl PipeLine {
     /// # Errors
     /// As [`Self::write`].
     pub fn read(&self, from: u64, deadline_ms: u64, done: PipeDone) -> Result<PipeCallHandle, Failure> {
-        let asked = Asked { writes: false, bytes: 0, done: Some(done) };
+        let asked = Asked { expects: Expected::Message, bytes: 0, done: Some(done) };
         let request = v1::PipeReadRequest { pipe: self.pipe, from, deadline_ms };
         self.ask(v1::peer_pipe_call::Kind::Read(request), asked)
     }
 
+    /// Says an end of which it is to be known that it was heard, otherwise as [`Self::write`]. For a pipe that goes on.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn close(&self, end: v1::PeerPipeEnd, done: PipeDone) -> Result<PipeCallHandle, Failure> {
+        let asked = Asked { expects: Expected::Heard, bytes: 0, done: Some(done) };
+        let end = v1::PeerPipeEnd { pipe: self.pipe, ..end };
+        self.ask(v1::peer_pipe_call::Kind::End(end), asked)
+    }
+
     fn ask(&self, kind: v1::peer_pipe_call::Kind, asked: Asked) -> Result<PipeCallHandle, Failure> {
-        let gone = || lost(&self.peer);
-        let (shared, link) = self.shared.upgrade().zip(self.link.upgrade()).ok_or_else(gone)?;
+        let (shared, link) = self.shared.upgrade().zip(self.link.upgrade()).ok_or_else(|| self.lost())?;
         let call = shared.next_call();
-        link.pipes.enter(&self.peer, call, asked)?;
+        link.pipes.enter(&self.peer.name, call, asked)?;
         send(&link, call, kind);
         Ok(PipeCallHandle { link: Weak::clone(&self.link), call })
     }
@@ -340,6 +427,19 @@ impl Peers {
         let done: ConnectDone = Box::new(done);
         self.shared.call(peer, None, deadline, Kind::PipeConnect { message, done: Some(done) })
     }
+
+    /// Goes on with a pipe at a peer, in that life of it, as soon as it is connected again. `done` is told the outcome exactly once.
+    pub fn resume_pipe(
+        &self,
+        line: &PipeLine,
+        deadline: Instant,
+        done: impl FnOnce(Result<PipeThere, Failure>) + Send + 'static,
+    ) {
+        let message = v1::PeerPipeConnect { resume: line.pipe, ..Default::default() };
+        let kind = Kind::PipeConnect { message, done: Some(Box::new(done)) };
+        // It is not withdrawn: a pipe that has ended here is ended there once it goes on.
+        let _ = self.shared.call(&line.peer.name, Some(line.peer.incarnation), deadline, kind);
+    }
 }
 
 /// The peer has opened a pipe for us.
@@ -351,17 +451,15 @@ pub(super) fn connected(
 ) -> Result<(), Ended> {
     let message: v1::PeerPipeConnected = decode(header, body)?;
     // Before the call is over: between the two nothing would use the connection, which would give way with the pipe.
-    let line = PipeLine {
-        shared: Arc::downgrade(shared),
-        link: Arc::downgrade(link),
-        peer: link.peer.name.clone(),
-        pipe: message.pipe,
-        _open: Arc::clone(&link.pipes.lines),
-    };
+    let line = PipeLine::new(shared, link, message.pipe);
     let (call, mut effects) = link.peer.state.lock().over(header.call, false);
     match call.map(|call| call.kind) {
         Some(Kind::PipeConnect { done: Some(done), .. }) => {
             effects.finish.push(Box::new(move || done(Ok(PipeThere { message, line }))));
+        }
+        // Nobody has waited for the pipe any longer.
+        Some(Kind::PipeConnect { message: asked, .. }) if asked.resume != 0 => {
+            line.end(v1::PeerPipeEnd { lost: true, ..Default::default() });
         }
         // The caller has gone meanwhile.
         _ => line.end(v1::PeerPipeEnd { closed: true, ..Default::default() }),
@@ -372,17 +470,18 @@ pub(super) fn connected(
 
 /// An answer to a call of ours. One that is none leaves its call to the end of the connection, which tells whoever waits.
 pub(super) fn answered(link: &Link, header: Header, body: &[u8]) -> Result<(), Ended> {
-    let asked_to_write = link.pipes.writes(header.call).ok_or(FrameError::OutOfPlace(header.kind))?;
+    let expected = link.pipes.expected(header.call).ok_or(FrameError::OutOfPlace(header.kind))?;
     let outcome = match header.is_failed() {
         true => Err(wire::failure(decode(header, body)?)),
         false => {
             let answer: v1::PeerPipeAnswer = decode(header, body)?;
-            let writes = match answer.kind {
-                Some(v1::peer_pipe_answer::Kind::Written(_)) => true,
-                Some(v1::peer_pipe_answer::Kind::Message(_)) => false,
-                None => return Err(FrameError::Malformed(header.kind).into()),
+            let given = match answer.kind {
+                Some(v1::peer_pipe_answer::Kind::Written(_)) => Some(Expected::Written),
+                Some(v1::peer_pipe_answer::Kind::Message(_)) => Some(Expected::Message),
+                Some(v1::peer_pipe_answer::Kind::Heard(_)) => Some(Expected::Heard),
+                None => None,
             };
-            if writes != asked_to_write {
+            if given != Some(expected) {
                 return Err(FrameError::Malformed(header.kind).into());
             }
             Ok(answer)
@@ -404,6 +503,9 @@ pub(super) fn connect(
     let call = header.call;
     if link.version < PEER_PIPES_SINCE {
         return Err(FrameError::OutOfPlace(header.kind).into());
+    }
+    if asked.resume != 0 {
+        return go_on(shared, link, header, asked.resume);
     }
     if !link.pipes.connect() {
         let message = format!(
@@ -440,6 +542,25 @@ pub(super) fn connect(
     Ok(())
 }
 
+/// The peer goes on with a pipe to a listener of ours that it has opened on another connection.
+fn go_on(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, pipe: u64) -> Result<(), Ended> {
+    if !resumes(link) || header.call == 0 {
+        return Err(FrameError::Malformed(header.kind).into());
+    }
+    if !link.is_present() {
+        // It was read late, from a connection that another one has replaced: it is asked again there.
+        return Ok(());
+    }
+    link.pipes.has_opened.store(true, Ordering::Release);
+    match shared.serve.pipe_resume(&asker(link), pipe) {
+        Ok(message) => {
+            link.submit(frame::encode(PeerKind::PipeConnect.into(), REPLY, header.call, &message));
+        }
+        Err(failure) => link.submit(failed(PeerKind::PipeConnect, header.call, &failure)),
+    }
+    Ok(())
+}
+
 /// A call of theirs, or an end, about a pipe here.
 pub(super) fn call(
     shared: &Arc<Shared>,
@@ -456,6 +577,13 @@ pub(super) fn call(
     let kind = match asked.kind {
         Some(v1::peer_pipe_call::Kind::End(end)) if call == 0 => {
             shared.serve.pipe_end(&asker(link), &end);
+            return Ok(());
+        }
+        Some(v1::peer_pipe_call::Kind::End(end)) if resumes(link) => {
+            shared.serve.pipe_end(&asker(link), &end);
+            let heard = v1::peer_pipe_answer::Kind::Heard(v1::PeerPipeHeard {});
+            let answer = v1::PeerPipeAnswer { kind: Some(heard) };
+            link.submit(frame::encode(PeerKind::PipeCall.into(), REPLY, call, &answer));
             return Ok(());
         }
         Some(kind) if call != 0 && !matches!(kind, v1::peer_pipe_call::Kind::End(_)) => kind,
@@ -528,7 +656,7 @@ mod tests {
     use super::*;
 
     fn asked(bytes: u64) -> Asked {
-        Asked { writes: true, bytes, done: None }
+        Asked { expects: Expected::Written, bytes, done: None }
     }
 
     fn reason(outcome: Result<(), Failure>) -> Option<Reason> {

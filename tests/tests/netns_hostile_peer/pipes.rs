@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tensorlane_client::channel::{ChannelSpec, End, Policy, Read, ReadOptions, Timeout};
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Delivered, Incoming, Message, Pipe};
-use tensorlane_proto::frame::{FAILED, LAST, PEER_PIPES_SINCE, PIPE_MESSAGE_MAX, PeerKind, REPLY};
+use tensorlane_proto::frame::{
+    FAILED, LAST, PEER_PIPES_SINCE, PIPE_MESSAGE_MAX, PIPES_RESUMED_SINCE, PeerKind, REPLY,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::peer_pipe_call::Kind;
 use tensorlane_proto::{Failure, Reason};
@@ -19,7 +21,12 @@ use super::TURNS;
 
 /// Two sidecars, of which that of host 1 has ended: somebody else speaks for it.
 fn alone() -> Peers {
-    let mut peers = Peers::steady();
+    alone_for("3s")
+}
+
+/// The same, where the one that is left waits so long for others.
+fn alone_for(grace: &str) -> Peers {
+    let mut peers = Peers::start(2, |_, options| options.steady().set("gc.leaseGrace", grace));
     peers.sidecars[1].kill();
     until("its connection is gone", || peers.seen(0, 1).state != "connected");
     peers
@@ -39,12 +46,19 @@ fn read(pipe: u64) -> v1::PeerPipeCall {
 }
 
 fn all_ends(pipe: u64) -> v1::PeerPipeCall {
-    calls(Kind::End(v1::PeerPipeEnd { pipe, read: 1, finished: true, closed: true, lost: true }))
+    calls(Kind::End(v1::PeerPipeEnd {
+        pipe,
+        read: 1,
+        finished: true,
+        closed: true,
+        lost: true,
+        resumed: true,
+    }))
 }
 
 fn connect(hostile: &mut Hostile, call: u64, name: &str, client: &str) -> Result<u64, Failure> {
     let (name, client) = (name.to_owned(), client.to_owned());
-    let asked = v1::PeerPipeConnect { name, client, wait_ms: 0 };
+    let asked = v1::PeerPipeConnect { name, client, ..v1::PeerPipeConnect::default() };
     hostile.send(PeerKind::PipeConnect, 0, call, &asked);
     hostile.answer::<v1::PeerPipeConnected>(PeerKind::PipeConnect, call).map(|opened| opened.pipe)
 }
@@ -110,6 +124,46 @@ fn a_peer_reads_writes_and_ends_no_pipe_that_it_has_not_opened_and_what_it_may_n
 }
 
 #[test]
+fn a_peer_goes_on_with_no_pipe_but_its_own_and_with_that_where_it_has_heard_of_it() {
+    let _turn = TURNS.beside_others();
+    let peers = alone_for("120s");
+    let client = peers.client(0);
+    let listener = client.listen("mine").unwrap();
+    let near = client.connect_pipe("mine", &ConnectOptions::new()).unwrap();
+    let far = listener.accept(Timeout::Default).unwrap();
+    let resume = |hostile: &mut Hostile, call: u64, resume: u64| {
+        let asked = v1::PeerPipeConnect { resume, ..v1::PeerPipeConnect::default() };
+        hostile.send(PeerKind::PipeConnect, 0, call, &asked);
+        hostile.answer::<v1::PeerPipeConnected>(PeerKind::PipeConnect, call)
+    };
+    let mut hostile = Hostile::speaking(PIPES_RESUMED_SINCE, &peers, 1, "b");
+    let numbers = (1..12).chain([1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX]);
+    for (call, number) in (1..).zip(numbers) {
+        assert_eq!(resume(&mut hostile, call, number).unwrap_err().reason, Reason::NotFound, "{number}");
+    }
+    assert_goes_on(&near, &far);
+    let [heard, unheard] = [50, 51].map(|call| connect(&mut hostile, call, "mine", "theirs").unwrap());
+    let theirs = listener.accept(Timeout::Default).unwrap();
+    let other = listener.accept(Timeout::Default).unwrap();
+    let end = v1::PeerPipeEnd { pipe: heard, ..v1::PeerPipeEnd::default() };
+    hostile.send(PeerKind::PipeCall, 0, 52, &calls(Kind::End(end)));
+    hostile.answer::<v1::PeerPipeAnswer>(PeerKind::PipeCall, 52).unwrap();
+    drop(hostile);
+    let lost = other.read_descriptor(Timeout::Default).map(drop).unwrap_err();
+    assert_eq!(lost.reason(), Some(Reason::PipeLost));
+    let mut hostile = Hostile::speaking(PIPES_RESUMED_SINCE, &peers, 1, "b");
+    assert_eq!(resume(&mut hostile, 1, unheard).unwrap_err().reason, Reason::NotFound);
+    assert_eq!(resume(&mut hostile, 2, heard).unwrap().pipe, heard);
+    let garbled = write(heard, 1, 3);
+    hostile.send(PeerKind::PipeCall, 0, 3, &garbled);
+    assert_eq!(reason(theirs.read_descriptor(Timeout::Default).map(drop)), Reason::MessageDamaged);
+    drop(hostile);
+    assert_goes_on(&near, &far);
+    drop((theirs, other, near, far, listener, client));
+    peers.assert_free(0);
+}
+
+#[test]
 fn a_peer_that_asks_without_end_is_refused_and_keeps_nobody_out() {
     let _turn = TURNS.beside_others();
     let peers = alone();
@@ -138,7 +192,7 @@ fn a_peer_that_asks_without_end_is_refused_and_keeps_nobody_out() {
     assert_eq!((full.reason, full.detail("delivered")), (Reason::LimitExceeded, Some("no")));
     for (call, name) in (1_000..1_300).zip(std::iter::repeat("absent")) {
         let (name, client) = (name.to_owned(), String::new());
-        let asked = v1::PeerPipeConnect { name, client, wait_ms: 60_000 };
+        let asked = v1::PeerPipeConnect { name, client, wait_ms: 60_000, resume: 0 };
         hostile.send(PeerKind::PipeConnect, 0, call, &asked);
     }
     let full = hostile.answer::<v1::PeerPipeConnected>(PeerKind::PipeConnect, 1_299).unwrap_err();

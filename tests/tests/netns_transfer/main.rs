@@ -8,6 +8,7 @@ mod exchange;
 mod late_peers;
 mod mutable_sets;
 mod names;
+mod pipe_resumes;
 mod pipe_streams;
 mod pipes;
 mod policies;

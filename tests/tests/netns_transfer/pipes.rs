@@ -467,7 +467,7 @@ fn under_way(ends: &Ends) -> UnderWay {
 }
 
 #[test]
-fn a_link_that_is_cut_ends_the_pipe_at_both_ends() {
+fn a_link_that_is_cut_for_longer_than_the_grace_ends_the_pipe_at_both_ends() {
     where_the_machine_runs_on(|| {
         let peers = Peers::pair();
         let (from, to) = (peers.client(0), peers.client(1));
@@ -484,7 +484,7 @@ fn a_link_that_is_cut_ends_the_pipe_at_both_ends() {
         peers.network.mend(1);
         peers.await_connected();
         for pipe in [&ends.near, &ends.far] {
-            assert_eq!(nothing(pipe, LONG).reason(), Some(Reason::PipeLost), "nothing is resumed");
+            assert_eq!(nothing(pipe, LONG).reason(), Some(Reason::PipeLost), "it came back too late");
             let failed = pipe.write(text("late"), LONG).unwrap_err();
             assert_eq!(fate(&failed), lost(Delivered::No));
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorlane_proto::failure::Failure;
-use tensorlane_proto::ledger::{Holder, SessionId};
+use tensorlane_proto::ledger::{Holder, PeerSlot, SessionId};
 
 use super::super::session_required;
 use super::super::waits::Owner;
@@ -15,14 +15,16 @@ use crate::session::SessionLink;
 
 /// Connections of peers have numbers from here on where sessions have theirs.
 const FIRST: u64 = 1 << 63;
+/// Lives of peers that come back on other connections have accounts from here on.
+const FIRST_LIFE: u64 = FIRST + (1 << 62);
 
 /// See the module.
 #[derive(Clone)]
 pub(super) enum Asker {
     Session(Arc<SessionLink>),
     Stream(Arc<Stream>),
-    /// The client that connects; empty where it is about a pipe that there is.
-    Peer(PipeAsker, Arc<str>),
+    /// The client that connects, empty where it is about a pipe that there is; and the account.
+    Peer(PipeAsker, Arc<str>, SessionId),
 }
 
 impl Asker {
@@ -38,7 +40,7 @@ impl Asker {
         match self {
             Self::Session(link) => link.id(),
             Self::Stream(stream) => stream.session,
-            Self::Peer(asker, _) => peer_session(asker),
+            Self::Peer(asker, ..) => peer_session(asker),
         }
     }
 
@@ -46,15 +48,19 @@ impl Asker {
         let (client, peer) = match self {
             Self::Session(link) => (Arc::clone(link.client()), None),
             Self::Stream(stream) => (Arc::clone(&stream.client), None),
-            Self::Peer(asker, client) => (Arc::clone(client), Some(asker.key.name.clone())),
+            Self::Peer(asker, client, _) => (Arc::clone(client), Some(asker.key.name.clone())),
         };
-        Party { session: self.session(), client, peer }
+        let account = match self {
+            Self::Peer(.., account) => *account,
+            _ => self.session(),
+        };
+        Party { session: self.session(), account, client, peer }
     }
 
     pub(super) fn owner(&self) -> Owner {
         match self {
             Self::Session(_) | Self::Stream(_) => Owner::Client(Some(Holder::Session(self.session()))),
-            Self::Peer(asker, _) => Owner::Peer(asker.key.name.clone()),
+            Self::Peer(asker, ..) => Owner::Peer(asker.key.name.clone()),
         }
     }
 
@@ -63,7 +69,7 @@ impl Asker {
         match self {
             Self::Session(link) => link.is_cut(),
             Self::Stream(stream) => stream.is_over(),
-            Self::Peer(asker, _) => asker.is_over(),
+            Self::Peer(asker, ..) => asker.is_over(),
         }
     }
 }
@@ -71,4 +77,9 @@ impl Asker {
 /// Number of a connection of a peer among sessions.
 pub(super) fn peer_session(asker: &PipeAsker) -> SessionId {
     SessionId(FIRST + asker.link)
+}
+
+/// Account of a life of a peer that comes back on other connections.
+pub(super) fn life_account(slot: PeerSlot) -> SessionId {
+    SessionId(FIRST_LIFE + slot.0)
 }

@@ -1,12 +1,14 @@
 //! Pipes of our clients to listeners at other peers: the pipe lives there, and calls of the client are passed on.
 //!
 //! A call that waits is an entry in `waits` here and one at the peer. The peer says what becomes of it; a deadline here is only for a
-//! connection that says nothing. A connection that is lost ends its pipes: whoever waits gets PIPE_LOST from it.
+//! connection that says nothing. Where the connection is lost, the pipe waits for the next one as long as for leases, and says again
+//! what the peer may not have heard ([`Crossing`]). Then, or where a peer of an earlier release cannot go on, whoever waits gets PIPE_LOST.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
@@ -15,14 +17,15 @@ use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use super::asker::Asker;
+use super::crossing::{Crossing, Word};
 use super::op::unexpected;
 use super::serving::CLIENT_MAX;
-use super::table::{PIPES_MAX, SESSION_PIPES_MAX, limit, no_pipe};
+use super::table::{Budget, Ended, PIPES_MAX, SESSION_PIPES_MAX, limit, no_pipe};
 use crate::cancel::Cancel;
 use crate::exchange::lookup::There;
 use crate::exchange::waits::{Key, WaitId, Waiter, cost};
 use crate::exchange::{Done, Exchange};
-use crate::peer::{PipeCallHandle, PipeLine, PipeThere};
+use crate::peer::{PipeCallHandle, PipeDone, PipeLine, PipeSink, PipeThere};
 
 /// Pipes to other peers have numbers from here on.
 const FIRST: u64 = 1 << 63;
@@ -35,24 +38,37 @@ pub(super) const ROUTE: &str = "tcp";
 #[derive(Default)]
 pub(super) struct Fars {
     last: u64,
-    open: HashMap<u64, Far>,
+    open: HashMap<u64, Arc<Far>>,
     /// Writes that are not answered.
     pub(super) unread: usize,
+    /// Bytes of their messages, which are kept until then.
+    budget: Budget,
     /// Messages that were read at either end, in the life of the sidecar.
     pub(super) messages: u64,
+    /// Pipes that went on over another connection, in the life of the sidecar.
+    pub(super) resumed: u64,
 }
 
 /// Pipe of a client to another peer.
 struct Far {
+    exchange: Weak<Exchange>,
     session: SessionId,
+    state: Mutex<FarState>,
+}
+
+/// Line of a pipe, and what was said on it. Locked while that is said again, so that nothing comes before it.
+struct FarState {
     line: PipeLine,
+    crossing: Crossing<Arc<Passed>>,
 }
 
 /// A call that was passed on.
 struct Passed {
     exchange: Arc<Exchange>,
-    writes: bool,
+    far: Arc<Far>,
     peer: PeerName,
+    asked: Asked,
+    until: Instant,
     state: Mutex<State>,
 }
 
@@ -61,6 +77,10 @@ struct State {
     done: Option<Done<v1::peer_pipe_answer::Kind>>,
     entry: Option<WaitId>,
     call: Option<PipeCallHandle>,
+    /// Number among the calls of its pipe.
+    number: Option<u64>,
+    /// Set if it was on a connection: the peer may know of it.
+    sent: bool,
 }
 
 /// Call that is to be passed on.
@@ -100,8 +120,15 @@ impl Fars {
         Ok(())
     }
 
-    fn line(&self, session: SessionId, pipe: u64) -> Option<&PipeLine> {
-        self.open.get(&pipe).filter(|far| far.session == session).map(|far| &far.line)
+    /// Counts a message that is written.
+    fn book(&mut self, asker: &Asker, bytes: u64) -> Result<(), Failure> {
+        self.budget.book(&asker.party(), bytes)?;
+        self.unread += 1;
+        Ok(())
+    }
+
+    fn far(&self, session: SessionId, pipe: u64) -> Option<Arc<Far>> {
+        self.open.get(&pipe).filter(|far| far.session == session).cloned()
     }
 }
 
@@ -127,8 +154,8 @@ impl Exchange {
         let wait = if request.wait_ms == 0 { Duration::ZERO } else { self.pipe_time(request.wait_ms) };
         let until = Instant::now() + (wait + SLACK).max(self.pipe_time(request.deadline_ms));
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let message =
-            v1::PeerPipeConnect { name: name.to_string(), client: asker.party().client.to_string(), wait_ms };
+        let (name, client) = (name.to_string(), asker.party().client.to_string());
+        let message = v1::PeerPipeConnect { name, client, wait_ms, resume: 0 };
         let exchange = Arc::clone(self);
         let call = peers.connect_pipe(&peer, message, until, move |outcome| {
             done(outcome.and_then(|there| exchange.opened_there(&asker, there)));
@@ -143,17 +170,27 @@ impl Exchange {
             line.end(v1::PeerPipeEnd { closed: true, ..Default::default() });
             return Err(unexpected());
         }
+        let exchange = Weak::clone(&self.own);
+        let state = Mutex::new(FarState { line: line.clone(), crossing: Crossing::new() });
+        let far = Arc::new(Far { exchange, session, state });
         let entered = {
             let mut fars = self.pipes.fars.lock();
             fars.check(session).map(|()| {
                 fars.last += 1;
                 let pipe = FIRST + fars.last;
-                fars.open.insert(pipe, Far { session, line: line.clone() });
+                fars.open.insert(pipe, Arc::clone(&far));
                 pipe
             })
         };
         let pipe =
             entered.inspect_err(|_| line.end(v1::PeerPipeEnd { closed: true, ..Default::default() }))?;
+        if line.resumes() {
+            // From now on the peer keeps it, too.
+            line.end(v1::PeerPipeEnd::default());
+            if !line.listen(Arc::clone(&far) as Arc<dyn PipeSink>) {
+                far.lost();
+            }
+        }
         if asker.is_over() {
             // Its end may have come before the pipe was there.
             self.fars_of_session_ended(session);
@@ -172,15 +209,27 @@ impl Exchange {
             Asked::Write(request) => (request.pipe, request.deadline_ms),
             Asked::Read(request) => (request.pipe, request.deadline_ms),
         };
-        let line = self.pipes.fars.lock().line(asker.session(), pipe).cloned();
-        let Some(line) = line else { return done(Err(no_pipe(pipe))) };
+        let Some(far) = self.pipes.fars.lock().far(asker.session(), pipe) else {
+            return done(Err(no_pipe(pipe)));
+        };
+        if asked.writes() {
+            let booked = self.pipes.fars.lock().book(&asker, asked.bytes());
+            if let Err(failure) = booked {
+                return done(Err(failure));
+            }
+        }
         let after = self.pipe_time(deadline_ms);
-        let writes = matches!(asked, Asked::Write(_));
-        let state = Mutex::new(State { done: Some(done), entry: None, call: None });
-        let passed =
-            Arc::new(Passed { exchange: Arc::clone(self), writes, peer: line.peer().clone(), state });
-        self.pipes.fars.lock().unread += usize::from(writes);
-        if let Err(failure) = passed.enter(&asker, after).and_then(|()| passed.send(&line, asked, after)) {
+        let peer = far.state.lock().line.peer().clone();
+        let state = State { done: Some(done), entry: None, call: None, number: None, sent: false };
+        let passed = Arc::new(Passed {
+            exchange: Arc::clone(self),
+            far,
+            peer,
+            asked: asked.kept(),
+            until: Instant::now() + after,
+            state: Mutex::new(state),
+        });
+        if let Err(failure) = passed.enter(&asker).and_then(|()| passed.far.begin(&passed)) {
             return passed.finish(Err(failure));
         }
         let leaving = Arc::downgrade(&passed);
@@ -194,52 +243,239 @@ impl Exchange {
     /// Hears what a session says of a pipe to another peer. What is not its own is nothing.
     pub(super) fn pipe_end_there(&self, session: SessionId, end: &v1::PipeEndRequest) {
         let v1::PipeEndRequest { pipe, read, finished, closed, .. } = *end;
-        let line = {
+        let far = {
             let mut fars = self.pipes.fars.lock();
-            let Some(line) = fars.line(session, pipe).cloned() else { return };
+            let Some(far) = fars.far(session, pipe) else { return };
             fars.messages += u64::from(read > 0);
             if closed {
                 fars.open.remove(&pipe);
             }
-            line
+            far
         };
-        line.end(v1::PeerPipeEnd { read, finished, closed, ..Default::default() });
+        if read > 0 || finished {
+            far.say(v1::PeerPipeEnd { read, finished, ..Default::default() });
+        }
+        if closed {
+            far.close(Ended::Closed);
+        }
     }
 
     /// A session ended: the other ends of its pipes to other peers are told.
     pub(super) fn fars_of_session_ended(&self, session: SessionId) {
-        let ended: Vec<Far> = {
+        let ended: Vec<Arc<Far>> = {
             let mut fars = self.pipes.fars.lock();
             fars.open.extract_if(|_, far| far.session == session).map(|(_, far)| far).collect()
         };
         for far in ended {
-            far.line.end(v1::PeerPipeEnd { lost: true, ..Default::default() });
+            far.close(Ended::Lost);
         }
     }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn writes(&self) -> bool {
+        matches!(self, Self::Write(_))
+    }
+
+    /// Bytes of the message.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Write(request) => request.message.len() as u64,
+            Self::Read(_) => 0,
+        }
+    }
+
+    /// A copy of the message: what is kept is that, and not the frame that it came in.
+    fn kept(self) -> Self {
+        match self {
+            Self::Write(request) => {
+                let message = Bytes::copy_from_slice(&request.message);
+                Self::Write(v1::PipeWriteRequest { message, ..request })
+            }
+            Self::Read(request) => Self::Read(request),
+        }
+    }
+}
+
+// === impl Far ===
+
+impl Far {
+    /// Passes a call on, or keeps it until there is a connection.
+    fn begin(&self, passed: &Arc<Passed>) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        let FarState { line, crossing } = &mut *state;
+        let number = crossing.enter(Arc::clone(passed)).ok_or_else(|| line.lost())?;
+        if !passed.is_numbered(number) {
+            crossing.leave(number);
+            return Ok(());
+        }
+        if !crossing.is_on() {
+            return Ok(());
+        }
+        passed.send(line).or_else(|failure| match is_waited_for(line, &failure) {
+            true => Ok(()),
+            false => {
+                crossing.leave(number);
+                Err(failure)
+            }
+        })
+    }
+
+    /// Says what was read, or that nothing more is written.
+    fn say(&self, end: v1::PeerPipeEnd) {
+        let mut state = self.state.lock();
+        if state.crossing.note(&end) {
+            state.line.end(end);
+        }
+    }
+
+    /// The end of our client is no more.
+    fn close(self: &Arc<Self>, how: Ended) {
+        let given_up = {
+            let mut state = self.state.lock();
+            let given_up = state.crossing.close(how);
+            if state.crossing.is_on() {
+                self.say_last(&state.line, state.crossing.last_word());
+            }
+            given_up
+        };
+        given_up.into_iter().for_each(|passed| passed.give_up(closed()));
+    }
+
+    fn say_last(self: &Arc<Self>, line: &PipeLine, end: v1::PeerPipeEnd) {
+        if !line.resumes() {
+            return line.end(end);
+        }
+        let far = Arc::clone(self);
+        let heard: PipeDone = Box::new(move |_| far.heard());
+        if let Err(failure) = line.close(end, heard)
+            && !is_waited_for(line, &failure)
+        {
+            // Too many calls: it is said without an answer, and once more where the connection is lost.
+            line.end(end);
+        }
+    }
+
+    fn heard(&self) {
+        let mut state = self.state.lock();
+        state.crossing.heard();
+        state.line.leave();
+    }
+
+    /// Asks the peer to go on as soon as it is connected again.
+    fn wait_for_peer(self: &Arc<Self>) {
+        let exchange = self.exchange.upgrade();
+        let peers = exchange.as_ref().and_then(|exchange| exchange.peers.get());
+        let (Some(exchange), Some(peers)) = (&exchange, peers) else { return self.over() };
+        let (far, line) = (Arc::clone(self), self.state.lock().line.clone());
+        let until = Instant::now() + exchange.store.lease_grace();
+        peers.resume_pipe(&line, until, move |outcome| match outcome {
+            Ok(there) => far.go_on(there.line),
+            Err(_) => far.over(),
+        });
+    }
+
+    /// The peer goes on, on another connection.
+    fn go_on(self: &Arc<Self>, line: PipeLine) {
+        let mut refused = Vec::new();
+        let is_on = {
+            let mut state = self.state.lock();
+            let FarState { line: present, crossing } = &mut *state;
+            *present = line;
+            let is_on = present.listen(Arc::clone(self) as Arc<dyn PipeSink>);
+            let words = if is_on { crossing.resumed() } else { Vec::new() };
+            for word in words {
+                match word {
+                    Word::End(end) => present.end(end),
+                    Word::Close(end) => self.say_last(present, end),
+                    Word::Call(number, passed) => {
+                        if let Err(failure) = passed.send(present)
+                            && !is_waited_for(present, &failure)
+                        {
+                            crossing.leave(number);
+                            refused.push((passed, failure));
+                        }
+                    }
+                }
+            }
+            is_on
+        };
+        if !is_on {
+            // It is lost again.
+            return self.wait_for_peer();
+        }
+        refused.into_iter().for_each(|(passed, failure)| passed.give_up(failure));
+        if let Some(exchange) = self.exchange.upgrade() {
+            exchange.pipes.fars.lock().resumed += 1;
+        }
+    }
+
+    /// The peer does not go on, or has not come back in time.
+    fn over(&self) {
+        let (calls, why) = {
+            let mut state = self.state.lock();
+            (state.crossing.over(), state.line.lost())
+        };
+        calls.into_iter().for_each(|passed| passed.give_up(why.clone()));
+    }
+}
+
+impl PipeSink for Far {
+    fn lost(self: Arc<Self>) {
+        let given_up = self.state.lock().crossing.lost();
+        let Some(given_up) = given_up else { return };
+        given_up.into_iter().for_each(|passed| passed.give_up(closed()));
+        self.wait_for_peer();
+    }
+}
+
+/// Returns whether nothing was sent because the connection is lost, and the pipe goes on over the next one: its loss is told.
+fn is_waited_for(line: &PipeLine, failure: &Failure) -> bool {
+    line.resumes() && failure.reason == Reason::PipeLost
+}
+
+fn closed() -> Failure {
+    Failure::new(Reason::PipeClosed, "this end of the pipe was closed")
 }
 
 // === impl Passed ===
 
 impl Passed {
     /// From now on it is told at its deadline.
-    fn enter(self: &Arc<Self>, asker: &Asker, after: Duration) -> Result<(), Failure> {
+    fn enter(self: &Arc<Self>, asker: &Asker) -> Result<(), Failure> {
         let waits = &self.exchange.waits;
-        let until = Instant::now() + after + SLACK;
+        let until = self.until + SLACK;
         let waiter = Arc::clone(self) as Arc<dyn Waiter>;
         let entry = waits.enter(asker.owner(), cost(std::iter::empty()), until, waiter)?;
         self.state.lock().entry = Some(entry);
         waits.wait(entry, Vec::new(), until)
     }
 
-    fn send(self: &Arc<Self>, line: &PipeLine, asked: Asked, after: Duration) -> Result<(), Failure> {
-        let deadline_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1);
-        let told = Arc::clone(self);
-        let done = Box::new(move |outcome: Result<v1::PeerPipeAnswer, Failure>| told.answered(outcome));
-        let call = match asked {
-            Asked::Write(request) => line.write((request.sequence, request.message), deadline_ms, done),
-            Asked::Read(request) => line.read(request.from, deadline_ms, done),
-        }?;
+    /// Takes its number among the calls of its pipe. Returns false where it has its outcome.
+    fn is_numbered(&self, number: u64) -> bool {
         let mut state = self.state.lock();
+        let is_open = state.done.is_some();
+        state.number = is_open.then_some(number);
+        is_open
+    }
+
+    fn send(self: &Arc<Self>, line: &PipeLine) -> Result<(), Failure> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let deadline_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+        let told = Arc::clone(self);
+        let done: PipeDone = Box::new(move |outcome| told.answered(outcome));
+        // Before it is: whoever gives up meanwhile does not know better.
+        let before = std::mem::replace(&mut self.state.lock().sent, true);
+        let sent = match &self.asked {
+            Asked::Write(request) => {
+                line.write((request.sequence, request.message.clone()), deadline_ms, done)
+            }
+            Asked::Read(request) => line.read(request.from, deadline_ms, done),
+        };
+        let mut state = self.state.lock();
+        let call = sent.inspect_err(|_| state.sent = before)?;
         if state.done.is_some() {
             state.call = Some(call);
             return Ok(());
@@ -255,29 +491,34 @@ impl Passed {
         self.finish(outcome.and_then(|answer| answer.kind.ok_or_else(unexpected)));
     }
 
-    /// Adds to a failure that the message may have been read, unless the peer says that it was not.
+    /// Adds to a failure that the message may have been read, unless the peer says that it was not, or never had it.
     fn unknown(&self, failure: Failure) -> Failure {
-        match self.writes && failure.detail("delivered").is_none() {
-            true => failure.with("delivered", "unknown"),
-            false => failure,
+        if !self.asked.writes() || failure.detail("delivered").is_some() {
+            return failure;
         }
+        let sent = self.state.lock().sent;
+        failure.with("delivered", if sent { "unknown" } else { "no" })
     }
 
     /// The answer, once.
     fn finish(&self, outcome: Result<v1::peer_pipe_answer::Kind, Failure>) {
-        let (done, entry) = {
+        let (done, entry, number) = {
             let mut state = self.state.lock();
             state.call = None;
-            (state.done.take(), state.entry.take())
+            (state.done.take(), state.entry.take(), state.number.take())
         };
         if let Some(entry) = entry {
             self.exchange.waits.remove(entry);
         }
+        if let Some(number) = number {
+            self.far.state.lock().crossing.leave(number);
+        }
         let Some(done) = done else { return };
-        if self.writes {
+        if self.asked.writes() {
             let mut fars = self.exchange.pipes.fars.lock();
             fars.unread -= 1;
             fars.messages += u64::from(outcome.is_ok());
+            fars.budget.unbook(&[(self.far.session, self.asked.bytes())]);
         }
         done(outcome);
     }

@@ -6,6 +6,7 @@
 //! - [`hosted`]: an end whose program maps nothing, in whose place this sidecar is it.
 //! - [`serving`]: calls of other peers about pipes to listeners here.
 //! - [`far`]: pipes of our clients to listeners of other peers, whose calls are passed on.
+//! - [`crossing`]: what such a pipe has said on a connection that may be lost. Pure.
 //!
 //! A pipe lives at the sidecar of its listener, also where the other end is at another peer: one table decides every outcome.
 //!
@@ -13,6 +14,7 @@
 //! as it gets any tensor. So an end that dies takes its leases with it, and there is nothing else to give back.
 
 mod asker;
+mod crossing;
 mod far;
 mod hosted;
 mod op;
@@ -279,7 +281,8 @@ impl Exchange {
             if listener > 0 {
                 effects.extend(table.end_listener(session, listener, Ended::Closed));
             }
-            effects.extend(table.hear(session, pipe, read, finished, closed.then_some(Ended::Closed)));
+            let ended = closed.then_some(Ended::Closed);
+            effects.extend(table.hear(session, pipe, read, (false, finished), ended));
             effects
         };
         self.carry_out_pipes(effects);
@@ -292,6 +295,7 @@ impl Exchange {
         totals.pipes += fars.len();
         totals.unread += fars.unread;
         totals.messages += fars.messages;
+        totals.resumed += fars.resumed;
         totals
     }
 
@@ -299,6 +303,14 @@ impl Exchange {
     pub(super) fn pipes_of_session_ended(&self, session: SessionId) {
         self.fars_of_session_ended(session);
         self.pipes_end(session);
+    }
+
+    /// An asker has ended, and all that it had in the table.
+    fn pipes_of_asker_over(&self, asker: &Asker) {
+        match asker {
+            Asker::Peer(from, ..) => self.pipes_of_peer_over(from),
+            Asker::Session(_) | Asker::Stream(_) => self.pipes_end(asker.session()),
+        }
     }
 
     /// A session of this pod, or a connection of another peer, has ended, and all that it had in the table.

@@ -132,7 +132,7 @@ impl Op {
         }
         if self.asker.is_over() {
             // Its end may have come before this was in the table.
-            self.exchange.pipes_end(self.asker.session());
+            self.exchange.pipes_of_asker_over(&self.asker);
         }
     }
 

@@ -52,6 +52,12 @@ fn news(effects: Vec<Effect<u64>>) -> ToldPipes {
     effects.into_iter().map(told).collect()
 }
 
+/// A session whose pipes end with it.
+fn party(session: u64, client: &str, peer: Option<PeerName>) -> Party {
+    let session = SessionId(session);
+    Party { session, account: session, client: client.into(), peer }
+}
+
 fn name() -> TensorName {
     TensorName::new("inbox").expect("a name")
 }
@@ -61,7 +67,7 @@ fn name() -> TensorName {
 impl SimPipes {
     /// A session listens. Returns the listener.
     pub(crate) fn listen(&mut self, session: u64) -> u64 {
-        let party = Party { session: SessionId(session), client: "listens".into(), peer: None };
+        let party = party(session, "listens", None);
         let (listener, effects) =
             self.0.listen(party, name(), AllowedPeers::All).expect("nobody else listens");
         assert_eq!(effects, [], "nobody waits for a listener");
@@ -76,8 +82,7 @@ impl SimPipes {
 
     /// A peer connects to the listener here. Returns its end.
     pub(crate) fn connect(&mut self, session: u64, peer: &PeerName) -> Result<(u64, ToldPipes), Failure> {
-        let (session, peer) = (SessionId(session), Some(peer.clone()));
-        let party = Party { session, client: "connects".into(), peer };
+        let party = party(session, "connects", Some(peer.clone()));
         let connected = self.0.connect(party, &name(), None)?;
         let (pipe, _, effects) =
             connected.ok_or_else(|| Failure::new(Reason::NotFound, "nobody listens at this peer"))?;
@@ -104,7 +109,7 @@ impl SimPipes {
     pub(crate) fn hear(&mut self, session: u64, said: &v1::PeerPipeEnd) -> ToldPipes {
         let v1::PeerPipeEnd { pipe, read, finished, closed, .. } = *said;
         let ended = closed.then_some(Ended::Closed);
-        news(self.0.hear(SessionId(session), pipe, read, finished, ended))
+        news(self.0.hear(SessionId(session), pipe, read, (false, finished), ended))
     }
 
     /// A listener ends.

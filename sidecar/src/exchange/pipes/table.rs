@@ -8,6 +8,7 @@
 
 mod budget;
 mod listeners;
+mod returns;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -19,7 +20,8 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
-use self::budget::Budget;
+pub(super) use self::budget::Budget;
+use self::returns::Outcomes;
 
 /// Listeners of one sidecar at most. Each costs some 300 bytes beside its list of peers.
 const LISTENERS_MAX: usize = 4_096;
@@ -31,12 +33,14 @@ pub(super) const PIPES_MAX: usize = 16_384;
 /// together are one.
 pub(super) const SESSION_PIPES_MAX: usize = 1_024;
 /// Messages of one side that are not read, at most.
-const UNREAD_MAX: usize = 64;
+pub(super) const UNREAD_MAX: usize = 64;
 
 /// A session with the name that its client gave itself. A connection of another peer is one, for all of its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) session: SessionId,
+    /// Number by which limits are counted: the session, or the life of a peer that comes back on other connections.
+    pub(super) account: SessionId,
     pub(super) client: Arc<str>,
     /// The peer, if it is another one.
     pub(super) peer: Option<PeerName>,
@@ -74,7 +78,8 @@ pub(super) enum Ended {
 /// A message that is not read.
 struct Unread<W> {
     message: Bytes,
-    writer: W,
+    /// None while the connection of its writer is lost.
+    writer: Option<W>,
     shown: bool,
 }
 
@@ -88,6 +93,8 @@ struct Side<W> {
     unread: BTreeMap<u64, Unread<W>>,
     /// Readers that wait for messages of the other side, each with the first sequence that is wanted.
     readers: VecDeque<(u64, W)>,
+    /// Outcomes of its writes that it may not have heard; none for a side that ends with its session.
+    outcomes: Option<Outcomes>,
 }
 
 struct Pipe<W> {
@@ -116,6 +123,8 @@ pub(super) struct Table<W> {
     last: u64,
     /// Messages that were read, in the life of the sidecar.
     written: u64,
+    /// Pipes that went on over another connection, in the life of the sidecar.
+    resumed: u64,
     /// Bytes of messages that are not read.
     budget: Budget,
 }
@@ -131,13 +140,15 @@ pub struct PipeTotals {
     pub unread: usize,
     /// Messages that were read, in the life of the sidecar.
     pub messages: u64,
+    /// Pipes that went on over another connection, in the life of the sidecar.
+    pub resumed: u64,
 }
 
 impl<W> Default for Table<W> {
     fn default() -> Self {
         let (listeners, pipes) = (BTreeMap::new(), BTreeMap::new());
         let (names, waiting, budget) = (HashMap::new(), HashMap::new(), Budget::default());
-        Self { listeners, names, waiting, pipes, last: 0, written: 0, budget }
+        Self { listeners, names, waiting, pipes, last: 0, written: 0, resumed: 0, budget }
     }
 }
 
@@ -167,9 +178,9 @@ impl<W> Table<W> {
         if self.pipes.len() >= PIPES_MAX {
             return Err(limit(&format!("{PIPES_MAX} pipes are here already"), PIPES_MAX));
         }
-        for session in [party.session, listener.party.session] {
-            if self.ends_of(session) >= SESSION_PIPES_MAX {
-                let what = format!("session {} has {SESSION_PIPES_MAX} ends of pipes already", session.0);
+        for account in [party.account, listener.party.account] {
+            if self.ends_of(account) >= SESSION_PIPES_MAX {
+                let what = format!("session {} has {SESSION_PIPES_MAX} ends of pipes already", account.0);
                 return Err(limit(&what, SESSION_PIPES_MAX));
             }
         }
@@ -219,6 +230,13 @@ impl<W> Table<W> {
     ) -> Result<Vec<Effect<W>>, Failure> {
         let (pipe, at) = side(&mut self.pipes, session, number)?;
         let [own, other] = both(&mut pipe.sides, at);
+        if own.outcomes.is_some() {
+            if sequence <= own.last {
+                return own.write_again(&pipe.name, other, sequence, writer);
+            }
+            // Messages come again in their order: those before have.
+            self.budget.unbook(&[(own.party.account, own.sweep())]);
+        }
         if let Some(ended) = other.ended {
             return Err(gone(&pipe.name, &other.party, ended));
         }
@@ -227,8 +245,7 @@ impl<W> Table<W> {
             return Err(Failure::new(Reason::PipeClosed, message));
         }
         if sequence <= own.last || sequence == u64::MAX {
-            let message = format!("message {sequence} comes after message {}; count up from 1", own.last);
-            return Err(Failure::new(Reason::InvalidArgument, message).with("sequence", sequence));
+            return Err(out_of_order(sequence, own.last));
         }
         if own.unread.len() >= UNREAD_MAX {
             let what = format!(
@@ -239,7 +256,7 @@ impl<W> Table<W> {
         }
         self.budget.book(&own.party, message.len() as u64)?;
         own.last = sequence;
-        let mut unread = Unread { message, writer, shown: false };
+        let mut unread = Unread { message, writer: Some(writer), shown: false };
         let mut effects = Vec::new();
         // To all of them: one may have asked for it and another only after an earlier one, and a reader knows what it has had.
         for (from, to) in std::mem::take(&mut other.readers) {
@@ -293,15 +310,16 @@ impl<W> Table<W> {
     pub(super) fn taken(&mut self, session: SessionId, number: u64, sequence: u64) -> Vec<Effect<W>> {
         let Ok((pipe, at)) = self.side(session, number) else { return Vec::new() };
         let [_, other] = both(&mut pipe.sides, at);
-        let writer = other.party.session;
+        let account = other.party.account;
         // What nobody was shown, nobody has read.
         if !other.unread.get(&sequence).is_some_and(|unread| unread.shown) {
             return Vec::new();
         }
         let Some(unread) = other.unread.remove(&sequence) else { return Vec::new() };
+        other.note(sequence, true);
         self.written += 1;
-        self.budget.unbook(&[(writer, unread.message.len() as u64)]);
-        vec![Effect::Written { to: unread.writer }]
+        self.budget.unbook(&[(account, unread.message.len() as u64)]);
+        unread.writer.map(|to| Effect::Written { to }).into_iter().collect()
     }
 
     /// A session writes nothing more: the other side gets the end behind what is not read.
@@ -313,18 +331,23 @@ impl<W> Table<W> {
         other.readers.drain(..).map(|(_, to)| Effect::End { to }).collect()
     }
 
-    /// Hears what a session says of a pipe at once: a message that it has read (0: none), that it finishes, that its side ends.
+    /// Hears what a session says of a pipe at once: a message that it has read (0: none), that all was said again which it wants on
+    /// this connection, that it finishes, that its side ends.
     pub(super) fn hear(
         &mut self,
         session: SessionId,
         number: u64,
         read: u64,
-        finished: bool,
+        (resumed, finished): (bool, bool),
         ended: Option<Ended>,
     ) -> Vec<Effect<W>> {
         let mut effects = Vec::new();
+        self.knows(session, number);
         if read > 0 {
             effects.extend(self.taken(session, number, read));
+        }
+        if resumed {
+            self.sweep(session, number);
         }
         if finished {
             effects.extend(self.finish(session, number));
@@ -349,15 +372,18 @@ impl<W> Table<W> {
         // Messages that are lost with this end are no orderly end, whatever was said before.
         own.finished &= own.unread.is_empty();
         let mut effects = Vec::new();
-        let freed: Vec<_> = [&*own, &*other].map(|side| (side.party.session, side.bytes())).into();
+        let freed: Vec<_> = [&*own, &*other].map(|side| (side.party.account, side.bytes())).into();
         let here = Failure::new(Reason::PipeClosed, format!("this end of the pipe {name} was closed"));
         for (_, unread) in std::mem::take(&mut own.unread) {
-            effects.push(undelivered(unread, &here));
+            effects.extend(undelivered(unread, &here));
         }
         effects.extend(own.readers.drain(..).map(|(_, to)| Effect::Fail { to, why: here.clone() }));
         let there = gone(&name, &own.party, how);
-        for (_, unread) in std::mem::take(&mut other.unread) {
-            effects.push(undelivered(unread, &there));
+        for (sequence, unread) in std::mem::take(&mut other.unread) {
+            if unread.shown {
+                other.note(sequence, false);
+            }
+            effects.extend(undelivered(unread, &there));
         }
         if !own.finished {
             effects.extend(other.readers.drain(..).map(|(_, to)| Effect::Fail { to, why: there.clone() }));
@@ -373,11 +399,11 @@ impl<W> Table<W> {
         effects
     }
 
-    /// Number of ends that a session has. Ended ones too, while the other end has its own: whoever connects and closes again and again
+    /// Number of ends that an account has. Ended ones too, while the other end has its own: whoever connects and closes again and again
     /// fills no listener.
-    fn ends_of(&self, session: SessionId) -> usize {
+    fn ends_of(&self, account: SessionId) -> usize {
         let sides = self.pipes.values().flat_map(|pipe| &pipe.sides);
-        sides.filter(|side| side.party.session == session).count()
+        sides.filter(|side| side.party.account == account).count()
     }
 
     /// Returns whether a session has an end of a pipe that it has not closed.
@@ -395,17 +421,20 @@ impl<W> Table<W> {
         for id in listeners {
             effects.extend(self.end_listener(session, id, Ended::Lost));
         }
-        let open =
-            |pipe: &Pipe<W>, at: usize| is_its(&pipe.sides[at].party) && pipe.sides[at].ended.is_none();
-        let ends: Vec<(u64, usize)> = self
-            .pipes
-            .iter()
-            .flat_map(|(id, pipe)| (0..2).filter(|at| open(pipe, *at)).map(|at| (*id, at)))
-            .collect();
-        for (pipe, at) in ends {
+        for (pipe, at) in self.open_ends(is_its) {
             effects.extend(self.close_side(pipe, at, Ended::Lost));
         }
         effects
+    }
+
+    /// Ends that are open of the parties that are meant: the pipe, and which side.
+    fn open_ends(&self, is_meant: impl Fn(&Party) -> bool) -> Vec<(u64, usize)> {
+        let is_open = |side: &Side<W>| is_meant(&side.party) && side.ended.is_none();
+        let mut ends = Vec::new();
+        for (id, pipe) in &self.pipes {
+            ends.extend((0..2).filter(|at| is_open(&pipe.sides[*at])).map(|at| (*id, at)));
+        }
+        ends
     }
 
     /// Somebody waits no more. What it waited with, if it did: whether its message was shown, for a writer.
@@ -432,9 +461,12 @@ impl<W> Table<W> {
             }
             Waits::Reader(pipe, sequence) => {
                 let own = self.end_of(*pipe)?;
-                own.unread.get(sequence).filter(|unread| is_it(&unread.writer))?;
-                let (session, unread) = (own.party.session, own.unread.remove(sequence)?);
-                self.budget.unbook(&[(session, unread.message.len() as u64)]);
+                own.unread.get(sequence).filter(|unread| unread.writer.as_ref().is_some_and(&is_it))?;
+                let (account, unread) = (own.party.account, own.unread.remove(sequence)?);
+                if unread.shown {
+                    own.note(*sequence, false);
+                }
+                self.budget.unbook(&[(account, unread.message.len() as u64)]);
                 return Some(unread.shown);
             }
         }
@@ -455,6 +487,7 @@ impl<W> Table<W> {
             pipes: self.pipes.len(),
             unread: self.pipes.values().flat_map(|pipe| &pipe.sides).map(|side| side.unread.len()).sum(),
             messages: self.written,
+            resumed: self.resumed,
         }
     }
 
@@ -500,7 +533,8 @@ pub(super) enum Waits {
 impl<W> Side<W> {
     fn new(party: Party) -> Self {
         let (unread, readers) = (BTreeMap::new(), VecDeque::new());
-        Self { party, ended: None, finished: false, last: 0, unread, readers }
+        let outcomes = (party.account != party.session).then(Outcomes::default);
+        Self { party, ended: None, finished: false, last: 0, unread, readers, outcomes }
     }
 
     /// Bytes of its messages that are not read.
@@ -532,9 +566,15 @@ fn both<W>([first, second]: &mut [Side<W>; 2], at: usize) -> [&mut Side<W>; 2] {
     if at == 0 { [first, second] } else { [second, first] }
 }
 
-fn undelivered<W>(unread: Unread<W>, why: &Failure) -> Effect<W> {
+fn undelivered<W>(unread: Unread<W>, why: &Failure) -> Option<Effect<W>> {
     let delivered = if unread.shown { "unknown" } else { "no" };
-    Effect::Fail { to: unread.writer, why: why.clone().with("delivered", delivered) }
+    unread.writer.map(|to| Effect::Fail { to, why: why.clone().with("delivered", delivered) })
+}
+
+/// A write whose sequence does not come after the last one.
+fn out_of_order(sequence: u64, last: u64) -> Failure {
+    let message = format!("message {sequence} comes after message {last}; count up from 1");
+    Failure::new(Reason::InvalidArgument, message).with("sequence", sequence)
 }
 
 fn gone(name: &TensorName, party: &Party, how: Ended) -> Failure {

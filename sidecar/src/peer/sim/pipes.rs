@@ -17,6 +17,7 @@ use super::node::name;
 use super::owner::Asker;
 use super::world::{Happening, MS, World};
 use crate::exchange::{Delivery, PipeNews, SimPipes, ToldPipes};
+use crate::peer::PeerKey;
 use crate::peer::calls::{Call, Kind};
 use crate::peer::pipe_calls::{ConnectDone, PipeLine, PipeThere};
 
@@ -281,7 +282,8 @@ impl World {
         match asked.map(|asked| asked.kind) {
             Some(Kind::PipeConnect { done: Some(done), .. }) => {
                 here.pipes.answered.insert(call, wire);
-                let there = PipeThere { message, line: PipeLine::to_nobody(name(from.peer)) };
+                let key = PeerKey { name: name(from.peer), incarnation: from.life };
+                let there = PipeThere { message, line: PipeLine::to_nobody(key) };
                 effects.finish.push(Box::new(move || done(Ok(there))));
             }
             // Withdrawn meanwhile.

@@ -13,7 +13,7 @@ const ALL_MAX: u64 = 4 * PIPE_UNREAD_BYTES_MAX;
 
 /// Bytes of messages that are not read, of each writer and of all.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(in super::super) struct Budget {
     all: u64,
     of: HashMap<SessionId, u64>,
 }
@@ -23,8 +23,8 @@ impl Budget {
     ///
     /// # Errors
     /// LIMIT_EXCEEDED: nothing is counted.
-    pub(super) fn book(&mut self, writer: &Party, bytes: u64) -> Result<(), Failure> {
-        let own = self.of.get(&writer.session).copied().unwrap_or(0);
+    pub(in super::super) fn book(&mut self, writer: &Party, bytes: u64) -> Result<(), Failure> {
+        let own = self.of.get(&writer.account).copied().unwrap_or(0);
         let full = |what: &str, there: u64, most: u64| {
             let message = format!(
                 "messages of {there} bytes that {what} written to pipes are unread, at most {most}; let some be read first, or put more \
@@ -40,19 +40,19 @@ impl Budget {
         }
         if bytes > 0 {
             self.all += bytes;
-            self.of.insert(writer.session, own + bytes);
+            self.of.insert(writer.account, own + bytes);
         }
         Ok(())
     }
 
-    /// Bytes of so many messages of these writers are not kept any more.
-    pub(super) fn unbook(&mut self, freed: &[(SessionId, u64)]) {
-        for (session, bytes) in freed {
-            let Some(own) = self.of.get_mut(session) else { continue };
+    /// Bytes of so many messages of the writers of these accounts are not kept any more.
+    pub(in super::super) fn unbook(&mut self, freed: &[(SessionId, u64)]) {
+        for (account, bytes) in freed {
+            let Some(own) = self.of.get_mut(account) else { continue };
             *own = own.saturating_sub(*bytes);
             self.all = self.all.saturating_sub(*bytes);
             if *own == 0 {
-                self.of.remove(session);
+                self.of.remove(account);
             }
         }
     }

@@ -103,11 +103,11 @@ impl<W> Table<W> {
         if !listener.accepting.is_empty() {
             return Ok(());
         }
-        let session = listener.party.session;
-        let listeners = self.listeners.values().filter(|other| other.party.session == session);
+        let account = listener.party.account;
+        let listeners = self.listeners.values().filter(|other| other.party.account == account);
         let waiting = listeners.flat_map(|other| &other.backlog).filter_map(|pipe| self.pipes.get(pipe));
         let own = waiting.filter(|pipe| pipe.sides[0].party.shares_with(party)).count();
-        let free = SESSION_PIPES_MAX.saturating_sub(self.ends_of(session));
+        let free = SESSION_PIPES_MAX.saturating_sub(self.ends_of(account));
         let share = (free + own).div_ceil(2);
         if own < share {
             return Ok(());

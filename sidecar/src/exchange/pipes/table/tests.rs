@@ -14,7 +14,7 @@ const LISTENER: u64 = 1;
 type Named = Table<&'static str>;
 
 fn party(session: SessionId) -> Party {
-    Party { session, client: Arc::from(format!("client-{}", session.0)), peer: None }
+    Party { session, account: session, client: Arc::from(format!("client-{}", session.0)), peer: None }
 }
 
 fn name() -> TensorName {
