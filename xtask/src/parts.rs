@@ -4,6 +4,7 @@
 //! dependencies built a second time, with other features.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::deny;
 use crate::messages;
@@ -290,6 +291,9 @@ fn demo(around: &Surroundings<'_>) -> Plan {
     Plan::Run(vec![step(Counted::Check, job)])
 }
 
+/// Limit for building Kubernetes where nothing of it is cached: it gives way to whatever the main lane builds meanwhile.
+const CLUSTER_BUILD_LIMIT: Duration = Duration::from_secs(70 * 60);
+
 fn cluster(around: &Surroundings<'_>) -> Plan {
     let state = around.place.cluster();
     if let Err(reason) = setup::cluster_can_run(around.place, around.style, &state) {
@@ -299,7 +303,8 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
     match suite_plan("cluster_", &["kubectl-tensorlane"], around) {
         Plan::Run(mut steps) => {
             // Kubernetes is built first: meanwhile the main lane builds what is needed next.
-            steps.insert(0, step(Counted::Preparation, xtask(&["cluster", "build"])));
+            let build = xtask(&["cluster", "build"]).at_most(CLUSTER_BUILD_LIMIT);
+            steps.insert(0, step(Counted::Preparation, build));
             let prepared = [
                 &["images"][..],
                 &["cluster", "up"],
