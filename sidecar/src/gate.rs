@@ -118,6 +118,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::List
         | Verb::Unname
         | Verb::ChannelDetach
+        | Verb::ChannelExtent
         | Verb::ChannelStat
         | Verb::SetStat
         | Verb::SetDrop

@@ -269,6 +269,7 @@ fn a_stream_reads_large_messages_as_any_others() {
     }
     writer.finish();
     assert_eq!(reader.event(), Came::End(v1::ChannelOutcome::Finished));
-    drop((reader, grpc));
+    drop(reader);
+    drop(grpc);
     sidecar.assert_all_free();
 }

@@ -110,8 +110,8 @@ impl OwnedChannels {
     /// Makes a channel, of a writer of its own. Returns its number; none where its name is taken.
     pub(crate) fn create(&mut self, epoch: u64, name: &str, policy: Policy, slots: u32) -> Option<u64> {
         let (name, allowed) = (TensorName::new(name).expect("a name"), AllowedPeers::All);
-        let (slot_bytes, evicts, readers_max) = (SLOT_BYTES, false, 4);
-        let spec = Spec { name, slots, slot_bytes, readers_max, policy, evicts, allowed, epoch };
+        let (slot_bytes, growth, evicts, readers_max) = (SLOT_BYTES, 0, false, 4);
+        let spec = Spec { name, slots, slot_bytes, growth, readers_max, policy, evicts, allowed, epoch };
         let writer = Party { session: SessionId(epoch), client: Arc::from("writer") };
         let (channel, _) = self.table.create(writer, epoch, spec, epoch).ok()?;
         let ring = SimRing { epoch, policy, slots: slots.into(), next: 0, end: None };
