@@ -36,20 +36,22 @@ CHANNEL_OUTCOME_WRITER_LOST: ChannelOutcome
 CHANNEL_OUTCOME_PEER_LOST: ChannelOutcome
 
 class ChannelSpec(_message.Message):
-    __slots__ = ("name", "slots", "slot_bytes", "readers_max", "policy", "evicts")
+    __slots__ = ("name", "slots", "slot_bytes", "readers_max", "policy", "evicts", "growth")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     READERS_MAX_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     EVICTS_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_FIELD_NUMBER: _ClassVar[int]
     name: str
     slots: int
     slot_bytes: int
     readers_max: int
     policy: ChannelPolicy
     evicts: bool
-    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., readers_max: _Optional[int] = ..., policy: _Optional[_Union[ChannelPolicy, str]] = ..., evicts: bool = ...) -> None: ...
+    growth: int
+    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., readers_max: _Optional[int] = ..., policy: _Optional[_Union[ChannelPolicy, str]] = ..., evicts: bool = ..., growth: _Optional[int] = ...) -> None: ...
 
 class ChannelCreateRequest(_message.Message):
     __slots__ = ("spec", "key", "deadline_ms", "readers")
@@ -118,17 +120,41 @@ class ChannelAttachResponse(_message.Message):
     epoch: int
     def __init__(self, reader: _Optional[int] = ..., channel: _Optional[int] = ..., spec: _Optional[_Union[ChannelSpec, _Mapping]] = ..., ring: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., cursor: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ..., first: _Optional[int] = ..., missed: _Optional[int] = ..., writer: _Optional[str] = ..., route: _Optional[str] = ..., peer: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class ChannelExtentRequest(_message.Message):
+    __slots__ = ("channel", "reader", "extent", "bytes", "deadline_ms")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    channel: int
+    reader: int
+    extent: int
+    bytes: int
+    deadline_ms: int
+    def __init__(self, channel: _Optional[int] = ..., reader: _Optional[int] = ..., extent: _Optional[int] = ..., bytes: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class ChannelExtentResponse(_message.Message):
+    __slots__ = ("extent", "location")
+    EXTENT_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    extent: int
+    location: _tensor_pb2.Location
+    def __init__(self, extent: _Optional[int] = ..., location: _Optional[_Union[_tensor_pb2.Location, _Mapping]] = ...) -> None: ...
+
 class ChannelDetachRequest(_message.Message):
-    __slots__ = ("channel", "reader", "still_mapped", "evicts")
+    __slots__ = ("channel", "reader", "still_mapped", "evicts", "extent")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     READER_FIELD_NUMBER: _ClassVar[int]
     STILL_MAPPED_FIELD_NUMBER: _ClassVar[int]
     EVICTS_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_FIELD_NUMBER: _ClassVar[int]
     channel: int
     reader: int
     still_mapped: bool
     evicts: bool
-    def __init__(self, channel: _Optional[int] = ..., reader: _Optional[int] = ..., still_mapped: bool = ..., evicts: bool = ...) -> None: ...
+    extent: int
+    def __init__(self, channel: _Optional[int] = ..., reader: _Optional[int] = ..., still_mapped: bool = ..., evicts: bool = ..., extent: _Optional[int] = ...) -> None: ...
 
 class ChannelReader(_message.Message):
     __slots__ = ("key", "reader", "cursor", "client", "gone")
