@@ -83,6 +83,7 @@ mod tests {
     use super::*;
     use crate::mapping::Mapping;
     use crate::segment::Unsealed;
+    use crate::testing::without_children;
     use crate::{Fallocate, PAGE};
 
     /// Bytes to write, in a map of their own.
@@ -130,6 +131,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_cannot_be_read_or_written_says_so() {
+        let _no_copies = without_children();
         let mut room = room(PAGE);
         let (reads, writes) = io::pipe().unwrap();
         assert!(room.read_from(0, 1, &reads, 0).is_err(), "a pipe has no offsets");
@@ -140,6 +142,7 @@ mod tests {
 
     #[test]
     fn all_bytes_come_through_a_pipe_that_takes_them_piece_by_piece() {
+        let _no_copies = without_children();
         // More than a pipe holds, so that it takes several writes.
         let bytes = 300 * PAGE;
         let pattern: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();

@@ -3,7 +3,7 @@
 use std::arch::x86_64::{
     __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256,
 };
-use std::ptr::{copy_nonoverlapping, null};
+use std::ptr::{copy_nonoverlapping, null, null_mut};
 
 use super::lots::OneCopy;
 
@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Makes copies in their order. While one is made, the next one's bytes are fetched.
+/// Makes copies in their order: where two destinations meet, the later one stays. While one is made, the next one's bytes are fetched.
 ///
 /// # Safety
 /// Both ranges of each copy are valid and do not overlap; on a processor with AVX.
@@ -37,7 +37,15 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 pub(super) unsafe fn copy_all(copies: &[OneCopy]) {
     // SAFETY: the caller's promise.
     unsafe {
+        // End of what was written since the last fence.
+        let mut end: *mut u8 = null_mut();
         for (index, one) in copies.iter().enumerate() {
+            if one.to < end {
+                // Such stores are ordered with no later ones, not even with those to the same place.
+                _mm_sfence();
+                end = null_mut();
+            }
+            end = end.max(one.to.wrapping_add(one.len));
             match one.from {
                 Some(from) if one.len >= MANY_FROM => {
                     let next = copies.get(index + 1).and_then(|next| Some((next.from?, next.len)));
