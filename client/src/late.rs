@@ -88,8 +88,11 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
         Late::Extent(channel) => {
             let reply: v1::ChannelExtentResponse =
                 wire::decode(SessionKind::ChannelExtent, &frame.body[..]).unwrap_or_default();
-            let end = v1::ChannelDetachRequest { channel, extent: reply.extent, ..Default::default() };
-            connection.releases().push_detach(end);
+            // Without its number the word would end the channel.
+            if reply.extent > 0 {
+                let end = v1::ChannelDetachRequest { channel, extent: reply.extent, ..Default::default() };
+                connection.releases().push_detach(end);
+            }
         }
         Late::Listener => {
             let reply: v1::PipeListenResponse =

@@ -421,8 +421,10 @@ impl ChannelReader {
             let what = format!("its parts have {} bytes, and it has {bytes}", parts.bytes());
             return Err(self.damaged(message.sequence(), &what));
         }
-        let segment = match session.open(&self.client, &mut message) {
+        let closed = &self.closing.closed;
+        let segment = match session.open(&self.client, closed, &mut message) {
             Ok(segment) => segment,
+            Err(_) if closed.is_cancelled() => return Err(self.failed(&ReadError::Closed)),
             Err(error) if error.reason() == Some(Reason::NotFound) => {
                 return Err(self.damaged(message.sequence(), &error.to_string()));
             }
@@ -611,10 +613,15 @@ impl<T> Drop for OwnRing<T> {
 // === impl Session ===
 
 impl Session {
-    /// Maps the extent of a message that is larger than a slot; its segment.
-    fn open(&self, client: &Client, message: &mut ring::Message) -> Result<Option<Arc<Segment>>> {
+    /// Maps the extent of a message that is larger than a slot, unless `closed` is raised before; its segment.
+    fn open(
+        &self,
+        client: &Client,
+        closed: &Cancel,
+        message: &mut ring::Message,
+    ) -> Result<Option<Arc<Segment>>> {
         let Some(ring::Extent { number: extent, bytes }) = message.extent() else { return Ok(None) };
-        let wait = client.wait(None);
+        let wait = client.wait(None).until_closed(closed);
         let request = v1::ChannelExtentRequest { reader: self.reader, extent, bytes, ..Default::default() };
         let reply: v1::ChannelExtentResponse =
             self.connection.call(SessionKind::ChannelExtent, &request, &wait, Late::Nothing)?;
