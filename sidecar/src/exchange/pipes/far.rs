@@ -335,26 +335,38 @@ impl Far {
     fn close(self: &Arc<Self>, how: Ended) {
         let given_up = {
             let mut state = self.state.lock();
-            let given_up = state.crossing.close(how);
-            if state.crossing.is_on() {
-                self.say_last(&state.line, state.crossing.last_word());
+            let FarState { line, crossing } = &mut *state;
+            let mut given_up = crossing.close(how);
+            if crossing.is_on() {
+                let last = crossing.last_word();
+                given_up.extend(self.say_last(line, crossing, last));
             }
             given_up
         };
         given_up.into_iter().for_each(|passed| passed.give_up(closed()));
     }
 
-    fn say_last(self: &Arc<Self>, line: &PipeLine, end: v1::PeerPipeEnd) {
+    /// Says the last word. Gives the calls that nobody answers any more.
+    fn say_last(
+        self: &Arc<Self>,
+        line: &PipeLine,
+        crossing: &mut Crossing<Arc<Passed>>,
+        end: v1::PeerPipeEnd,
+    ) -> Vec<Arc<Passed>> {
         if !line.resumes() {
-            return line.end(end);
+            line.end(end);
+            return Vec::new();
         }
         let far = Arc::clone(self);
         let heard: PipeDone = Box::new(move |_| far.heard());
-        if let Err(failure) = line.close(end, heard)
-            && !is_waited_for(line, &failure)
-        {
-            // Too many calls: it is said without an answer, and once more where the connection is lost.
-            line.end(end);
+        match line.close(end, heard) {
+            Err(failure) if !is_waited_for(line, &failure) => {
+                // Too many calls: it is said once, and nothing is kept of the pipe. Where that is lost the peer waits for its grace.
+                line.end(end);
+                line.leave();
+                crossing.over()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -389,7 +401,10 @@ impl Far {
             for word in words {
                 match word {
                     Word::End(end) => present.end(end),
-                    Word::Close(end) => self.say_last(present, end),
+                    Word::Close(end) => {
+                        let given_up = self.say_last(present, crossing, end);
+                        refused.extend(given_up.into_iter().map(|passed| (passed, closed())));
+                    }
                     Word::Call(number, passed) => {
                         if let Err(failure) = passed.send(present)
                             && !is_waited_for(present, &failure)

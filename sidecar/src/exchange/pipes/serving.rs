@@ -45,6 +45,10 @@ impl Exchange {
         reply: TellConnected,
     ) {
         let Some(exchange) = self.own.upgrade() else { return reply(Err(crate::gate::draining())) };
+        if gone.is_cancelled() {
+            // It was read late, from a connection that another one has replaced: of a life that is over nothing is noted any more.
+            return reply(Err(Failure::new(Reason::Cancelled, "the peer asks on another connection")));
+        }
         let v1::PeerPipeConnect { name, client, wait_ms, .. } = asked;
         let name = self.may_leave(&from.key, false).and_then(|()| tensor_name(&name)).and_then(|name| {
             if client.len() > CLIENT_MAX {
@@ -94,7 +98,8 @@ impl Exchange {
         reply: PipeDone,
     ) {
         let Some(exchange) = self.own.upgrade() else { return reply(Err(crate::gate::draining())) };
-        let asker = (self.peer_asker(from, ""), gone);
+        // A call is of its connection alone: it gives no number to a life of a peer, which may be over.
+        let asker = (Asker::Peer(from.clone(), Arc::from(""), peer_session(from)), gone);
         let answer = |kind| v1::PeerPipeAnswer { kind: Some(kind) };
         match call {
             v1::peer_pipe_call::Kind::Write(request) => {

@@ -346,7 +346,8 @@ impl<W> Table<W> {
         if read > 0 {
             effects.extend(self.taken(session, number, read));
         }
-        if resumed {
+        if resumed && ended.is_none() {
+            // With an end they are lost, as those that are under way.
             self.sweep(session, number);
         }
         if finished {

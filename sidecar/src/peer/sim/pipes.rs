@@ -1,5 +1,6 @@
 //! Pipes between simulated peers: each listens, and connects to others. Whoever connected writes, and the listener reads. The table is
 //! that of `exchange/pipes`; here is who says what to whom, as `peer/pipe_calls` does.
+//! Pipes end with their connection here, as those of earlier releases. How they go on is driven in `exchange/pipes/crossing/tests`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

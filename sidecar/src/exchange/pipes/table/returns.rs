@@ -292,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn an_end_of_a_peer_that_leaves_messages_unwritten_is_no_orderly_end() {
+        for (how, reason) in [(Ended::Closed, Reason::PipeClosed), (Ended::Lost, Reason::PipeLost)] {
+            let (mut table, pipe) = one(true);
+            write(&mut table, 11, pipe, 1).unwrap();
+            table.finish(SessionId(11), pipe);
+            table.lose(SessionId(11));
+            table.resume(&peer(12), pipe).unwrap();
+            assert_eq!(table.hear(SessionId(12), pipe, 0, (true, true), Some(how)), []);
+            assert_eq!(table.read(TO, pipe + 1, 1, "r").unwrap_err().reason, reason);
+            assert_eq!((table.totals().unread, table.budget.bytes()), (0, 0));
+        }
+    }
+
+    #[test]
     fn outcomes_are_kept_of_as_many_writes_as_may_be_under_way() {
         let mut outcomes = Outcomes::default();
         for sequence in 1..=UNREAD_MAX as u64 {
