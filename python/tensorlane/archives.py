@@ -70,10 +70,12 @@ def unpacked(path: str | os.PathLike[str], most: int, cancel: Cancel | None) -> 
 @contextmanager
 def packing(path: str | os.PathLike[str], replace: bool, cancel: Cancel | None) -> Iterator[str]:
     """A path for a directory, of which an archive is made at the end of the context. The archive appears when it is whole."""
-    target = os.path.abspath(os.fspath(path))
-    if os.path.lexists(target) and not replace:
-        raise _exists(target)
-    parent, name = os.path.split(target)
+    named = os.path.abspath(os.fspath(path))
+    if os.path.lexists(named) and not replace:
+        raise _exists(named)
+    # A link stays, and what it leads to is replaced, as by tensordict.
+    name, target = os.path.basename(named), os.path.realpath(named)
+    parent = os.path.dirname(target)
     with tempfile.TemporaryDirectory(prefix=".tdz.tl-", dir=parent) as beside:
         directory, made = os.path.join(beside, name), os.path.join(beside, "archive")
         yield directory
@@ -90,11 +92,21 @@ def packing(path: str | os.PathLike[str], replace: bool, cancel: Cancel | None) 
                 os.chmod(made, stat.S_IMODE(os.stat(target).st_mode))
             os.replace(made, target)
         else:
-            try:
-                os.link(made, target)
-            except FileExistsError:
-                raise _exists(target) from None
+            _name(made, target)
         _sync(parent)
+
+
+def _name(made: str, target: str) -> None:
+    """Gives a file its name, which nothing may have."""
+    try:
+        os.link(made, target)
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:
+        # Not every file system has second names.
+        if os.path.lexists(target):
+            raise _exists(target) from None
+        os.rename(made, target)
 
 
 def _exists(target: str) -> Error:

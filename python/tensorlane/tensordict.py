@@ -58,7 +58,7 @@ _ending: set[int] = set()
 
 
 class MemoryMappedTensor:
-    """A tensor whose first dimension is rows of a mutable set. Indexing gives a plain tensor; assigning writes whole rows."""
+    """A tensor whose first dimension is rows of a mutable set. Indexing gives a plain tensor; assigning writes rows, or parts of them."""
 
     __iter__: None = None
     requires_grad = False

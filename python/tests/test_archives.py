@@ -150,7 +150,7 @@ def test_an_archive_of_more_bytes_than_there_is_room_for_is_refused_before_it_is
         with archives.unpacked(path, 1 << 20, None):
             raise AssertionError("it was unpacked")
     assert refused.value.reason == "TOO_LARGE"
-    with archives.unpacked(path, 2 << 20, None) as folder:
+    with archives.unpacked(path, 3 << 20, None) as folder:
         assert os.path.getsize(os.path.join(folder, "x.memmap")) == 18 << 20
 
 
@@ -170,3 +170,22 @@ def test_a_save_that_fails_leaves_what_was_there_and_nothing_else(client, name, 
     client.save_set(name, path, replace=True)
     assert entries(path)["x.memmap"] == bytes(range(5)) and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["got.tdz"]
+
+
+def test_an_archive_is_saved_where_files_have_no_second_names(client, name, tmp_path, monkeypatch):
+    def refused(*_: object) -> None:
+        raise PermissionError("no second names")
+
+    monkeypatch.setattr(os, "link", refused)
+    client.publish({"x": np.arange(4, dtype=np.uint8)}, name)
+    client.save_set(name, tmp_path / "got.tdz")
+    assert entries(tmp_path / "got.tdz")["x.memmap"] == bytes(range(4)) and os.listdir(tmp_path) == ["got.tdz"]
+
+
+def test_an_archive_takes_the_place_of_what_a_link_leads_to(client, name, tmp_path):
+    (tmp_path / "latest.tdz").symlink_to("first.tdz")
+    for count in (4, 5):
+        client.publish({"x": np.arange(count, dtype=np.uint8)}, name)
+        client.save_set(name, tmp_path / "latest.tdz", replace=True)
+        assert entries(tmp_path / "first.tdz")["x.memmap"] == bytes(range(count))
+    assert (tmp_path / "latest.tdz").is_symlink() and sorted(os.listdir(tmp_path)) == ["first.tdz", "latest.tdz"]

@@ -148,7 +148,7 @@ with tensorlane.connect(sys.argv[1]) as client, warnings.catch_warnings(record=T
     assert said(python(script, client.directory, name)).split() == ["TensorDict", "a", "3", "1", "False"]
 
 
-def test_a_class_that_nobody_finds_by_its_name_or_has_other_fields_is_named(client, name):
+def test_a_class_that_nobody_finds_by_its_name_or_has_other_fields_is_named(client, name, monkeypatch):
     @tensorclass
     class Hidden:
         obs: torch.Tensor
@@ -157,6 +157,11 @@ def test_a_class_that_nobody_finds_by_its_name_or_has_other_fields_is_named(clie
     with pytest.warns(UserWarning, match="<locals>.Hidden'> comes as a TensorDict: no module"):
         back = to_tensordict(client.get_set(name))
     assert type(back) is TensorDict and back["obs"].tolist() == [1, 1]
+    client.publish(step(), name)
+    monkeypatch.setitem(globals(), "Step", Hidden)
+    with pytest.warns(UserWarning, match="Step'> comes as a TensorDict: the class here takes none of these fields"):
+        back = to_tensordict(client.get_set(name))
+    assert type(back) is TensorDict and back["label"] == "a"
 
 
 def test_a_part_of_a_stack_or_of_a_class_is_a_tensordict(client, name):
