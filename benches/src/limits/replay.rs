@@ -21,7 +21,7 @@ const QUIET: [(&str, &str); 2] = [("PYTHONWARNINGS", "ignore"), ("TORCH_CPP_LOG_
 pub enum ReplayWay {
     /// TorchRL's memory-mapped storage.
     TorchRl,
-    /// One memory-mapped tensor.
+    /// Memory-mapped tensor, a single one.
     Mapped,
 }
 

@@ -21,7 +21,7 @@ use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
 pub(super) use self::budget::Budget;
-use self::returns::Outcomes;
+pub(super) use self::returns::Outcomes;
 
 /// Listeners of one sidecar at most. Each costs some 300 bytes beside its list of peers.
 const LISTENERS_MAX: usize = 4_096;

@@ -17,7 +17,7 @@ use super::{Effect, Ended, Party, Side, Table, UNREAD_MAX, both, gone, no_pipe, 
 /// Outcomes of writes that their writer may not have heard. Answers come in order, and a side has [`UNREAD_MAX`] writes under way: of
 /// those that it has not heard all are among the last so many. Costs 1 KiB a side at most.
 #[derive(Debug, Default)]
-pub(super) struct Outcomes {
+pub(in super::super) struct Outcomes {
     /// The peer has said that it knows of the pipe. Before that the pipe ends with its connection.
     is_known: bool,
     /// Sequences, and whether they were read; else they were shown and may have been.
