@@ -20,9 +20,6 @@ use crate::error::{Error, Result};
 /// Segments that were retired before they were announced, at most; more would be a sidecar gone wrong.
 const EARLY_MAX: usize = 1_024;
 
-/// Witnesses of segments that only a cloned view keeps mapped. They are closed when it is gone.
-static LINGERING: Mutex<Vec<(Weak<Mapping>, Arc<OwnedFd>)>> = Mutex::new(Vec::new());
-
 /// A mapped segment and its witness.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -124,22 +121,9 @@ impl Drop for Segment {
         let (Some(mapping), Some(pages)) = (self.mapping.take(), self.pages.get_mut().take()) else {
             return;
         };
-        let Pages { memory, witness } = pages;
-        drop(memory);
-        let weak = Arc::downgrade(&mapping);
-        match Arc::into_inner(mapping) {
-            Some(mapping) => {
-                drop(mapping);
-                drop(witness);
-            }
-            None => LINGERING.lock().push((weak, witness)),
-        }
+        // Whoever has a view keeps the map, and that the witness.
+        mapping.keep(pages.witness);
     }
-}
-
-/// Closes the witnesses of segments that nobody maps any more.
-pub(crate) fn sweep_lingering() {
-    LINGERING.lock().retain(|(mapping, _)| mapping.strong_count() > 0);
 }
 
 /// The segments of one session, by number.
@@ -270,7 +254,6 @@ impl Segments {
     pub(crate) fn sweep(&self) {
         let dead = |entry: &Entry| matches!(entry, Entry::Retired(segment) if segment.strong_count() == 0);
         self.table.lock().entries.retain(|_, entry| !dead(entry));
-        sweep_lingering();
     }
 
     /// The session is over: only tensors keep their segments now, so that a sidecar that comes back regains the rest.

@@ -5,8 +5,9 @@
 //! SIGBUS, without `FUTURE_WRITE` and `SEAL` what we read could be rewritten by strangers.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -57,6 +58,8 @@ pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// Closed once nothing is mapped any more.
+    witness: OnceLock<Arc<OwnedFd>>,
 }
 
 // SAFETY: the map is owned by this value alone, stays where it is until drop, and no method hands out a reference
@@ -140,7 +143,7 @@ impl Mapping {
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }
                 .map_err(|source| MapError::Kernel { step: "map the descriptor", source: source.into() })?;
         let start = NonNull::new(start.cast()).ok_or(MapError::Size { bytes })?;
-        Ok(Self { start, len, writable })
+        Ok(Self { start, len, writable, witness: OnceLock::new() })
     }
 
     /// The length of a map of `bytes`, where the descriptor's file carries the seals and has as many.
@@ -177,6 +180,12 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().add(offset).cast(), len, advice) };
     }
 
+    /// Leaves a witness with the map, which is closed when that is unmapped, and not before. A map keeps one.
+    pub fn keep(&self, witness: Arc<OwnedFd>) {
+        // A second one would be closed at once: whoever has the first to give is the only one who gives any.
+        let _ = self.witness.set(witness);
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -202,6 +211,7 @@ impl Drop for Mapping {
         // SAFETY: exactly the range that was mapped, and nobody can hold a reference into it beyond this value.
         // It can only fail for a wrong range, which this is not.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        // The witness is dropped after this.
     }
 }
 
