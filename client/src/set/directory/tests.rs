@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -181,13 +182,14 @@ fn a_set_that_is_replaced_is_at_no_moment_missing_and_whoever_opens_it_has_one_o
         draft.finish().unwrap();
     };
     replace(0);
+    let looks = AtomicU64::new(0);
     // Ends by itself, whatever becomes of the writer.
     let look = || {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let (mut seen, mut looks) = (BTreeSet::new(), 0);
-        while seen.len() < 20 || looks < 1_000 {
-            assert!(Instant::now() < deadline, "{looks} looks saw the versions {seen:?} alone");
-            looks += 1;
+        let mut seen = BTreeSet::new();
+        while seen.len() < 20 || looks.load(Ordering::Relaxed) < 1_000 {
+            assert!(Instant::now() < deadline, "{looks:?} looks saw the versions {seen:?} alone");
+            looks.fetch_add(1, Ordering::Relaxed);
             assert!(fs::symlink_metadata(&to).unwrap().is_dir());
             match Directory::open(&to) {
                 Ok(opened) => {
@@ -207,6 +209,11 @@ fn a_set_that_is_replaced_is_at_no_moment_missing_and_whoever_opens_it_has_one_o
         let looker = scope.spawn(look);
         for version in 1.. {
             replace(version);
+            // Every other version stays until one look at it is over, however slow that is.
+            let before = looks.load(Ordering::Relaxed);
+            while version % 2 == 0 && looks.load(Ordering::Relaxed) < before + 2 && !looker.is_finished() {
+                thread::yield_now();
+            }
             if looker.is_finished() {
                 break;
             }
