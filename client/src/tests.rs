@@ -338,9 +338,9 @@ fn a_clone_of_a_view_keeps_the_witness_open() {
 #[test]
 fn a_view_that_outlives_its_session_ends_the_witness_when_it_is_dropped() {
     let (twin, client) = start();
-    let _stored = put(&client, "t", &[1, 2, 3]);
+    let stored = put(&client, "t", &[1, 2, 3]);
     let view = acquire(&client, "t").view().unwrap().clone();
-    drop(client);
+    drop((stored, client));
     assert!(!twin.is_unmapped(SIDECAR_SEGMENT));
     assert_eq!(view.to_vec(), [1, 2, 3]);
     drop(view);
