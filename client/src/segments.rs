@@ -26,8 +26,8 @@ pub(crate) struct Segment {
     /// Goes before the map.
     #[cfg(feature = "gpu")]
     pinned: std::sync::OnceLock<tensorlane_cuda::PinnedMapping>,
-    mapping: Option<Arc<Mapping>>,
-    pages: Mutex<Option<Pages>>,
+    mapping: Arc<Mapping>,
+    pages: Mutex<Pages>,
     /// Set once it was announced again: its pages were exchanged, are being so, or could not be.
     announced_again: AtomicBool,
 }
@@ -64,11 +64,11 @@ impl OwnView {
 
 impl Segment {
     fn new(mapping: Mapping, memory: OwnedFd, witness: OwnedFd) -> Arc<Self> {
-        let pages = Mutex::new(Some(Pages::new(memory, witness)));
+        let pages = Mutex::new(Pages::new(memory, witness));
         Arc::new(Self {
             #[cfg(feature = "gpu")]
             pinned: std::sync::OnceLock::new(),
-            mapping: Some(Arc::new(mapping)),
+            mapping: Arc::new(mapping),
             pages,
             announced_again: AtomicBool::new(false),
         })
@@ -77,7 +77,7 @@ impl Segment {
     /// Maps the bytes of a view privately.
     pub(crate) fn own(&self, view: &View) -> Result<OwnView> {
         let pages = self.pages.lock();
-        let Pages { memory, witness } = pages.as_ref().expect("taken by drop alone");
+        let Pages { memory, witness } = &*pages;
         let map = PrivateMap::new(memory.as_fd(), view.offset(), view.len() as u64).map_err(cannot_map)?;
         Ok(OwnView { map, _witness: Arc::clone(witness) })
     }
@@ -88,14 +88,14 @@ impl Segment {
         let mut pages = self.pages.lock();
         self.mapping().exchange(memory.as_fd()).map_err(cannot_map)?;
         // Only now does nobody here map the pages from before, but private maps, which keep their witness.
-        let before = pages.replace(Pages::new(memory, witness));
+        let before = std::mem::replace(&mut *pages, Pages::new(memory, witness));
         drop((pages, before));
         Ok(())
     }
 
     /// The map.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        self.mapping.as_ref().expect("taken by drop alone")
+        &self.mapping
     }
 
     /// The map, for a driver to know of it for as long as it lives.
@@ -116,13 +116,8 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        #[cfg(feature = "gpu")]
-        drop(self.pinned.take());
-        let (Some(mapping), Some(pages)) = (self.mapping.take(), self.pages.get_mut().take()) else {
-            return;
-        };
         // Whoever has a view keeps the map, and that the witness.
-        mapping.keep(pages.witness);
+        self.mapping.keep(Arc::clone(&self.pages.get_mut().witness));
     }
 }
 

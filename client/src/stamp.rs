@@ -72,7 +72,7 @@ impl Stamp {
     /// Stamp of a file that is read from now on, by looks at it. One that has just changed is looked at again a moment later.
     ///
     /// # Errors
-    /// Those of a look.
+    /// Errors of a look.
     pub fn first_by<E>(look: impl Fn() -> Result<Self, E>) -> Result<Self, E> {
         let now = look()?;
         if !now.is_fresh() {

@@ -180,9 +180,8 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().add(offset).cast(), len, advice) };
     }
 
-    /// Leaves a witness with the map, which is closed when that is unmapped, and not before. A map keeps one.
+    /// Keeps a witness, which the map lets go of once nothing is mapped. Of several it keeps the first one.
     pub fn keep(&self, witness: Arc<OwnedFd>) {
-        // A second one would be closed at once: whoever has the first to give is the only one who gives any.
         let _ = self.witness.set(witness);
     }
 
