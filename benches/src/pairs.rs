@@ -20,6 +20,11 @@ impl Pair {
     pub fn ratio(self) -> Option<f64> {
         self.limit.map(|limit| self.value / limit)
     }
+
+    /// Value less limit, in the unit of both.
+    pub fn above(self) -> Option<f64> {
+        self.limit.map(|limit| self.value - limit)
+    }
 }
 
 /// Measures `count` pairs, after `warm_up` pairs that are thrown away.

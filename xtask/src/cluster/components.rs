@@ -75,8 +75,10 @@ const MODULES: [Module; 8] = [
     Module { directory: "kube-score", package: "tool", link: "", output: "", programs: &["kube-score"] },
 ];
 
-/// Nothing that is linked needs a C compiler, and nothing in a program tells where it was built.
-const ENVIRONMENT: [(&str, &str); 2] = [("CGO_ENABLED", "0"), ("GOFLAGS", "")];
+/// Nothing that is linked needs a C compiler, and nothing in a program tells where it was built. A compiler of one
+/// package collects garbage above 2 GiB only; with the default it spends a sixth of its time on that.
+const ENVIRONMENT: [(&str, &str); 4] =
+    [("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOGC", "off"), ("GOMEMLIMIT", "2GiB")];
 
 /// Builds what is not built yet. The first time this downloads about 500 MB of modules and takes minutes; how many is in
 /// docs/cluster.md.
@@ -120,6 +122,8 @@ fn build(module: &Module, place: &Place, layout: &Layout, style: Style) -> Resul
     }
 }
 
+/// Tells `go build` what to make. The linker drops what debuggers read, so that the compiler need not write it either:
+/// that is a fifth of its work.
 fn arguments(module: &Module, output: &str) -> Vec<String> {
     let link = format!("-s -w {}", module.link);
     [
@@ -127,6 +131,7 @@ fn arguments(module: &Module, output: &str) -> Vec<String> {
         "-mod=readonly",
         "-trimpath",
         "-buildvcs=false",
+        "-gcflags=all=-dwarf=false",
         "-ldflags",
         link.trim_end(),
         "-o",

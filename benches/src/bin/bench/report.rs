@@ -94,6 +94,7 @@ fn bound(bound: Bound) -> String {
     match bound {
         Bound::RatioAtMost(bound) => format!("<= {bound}"),
         Bound::RatioAtLeast(bound) => format!(">= {bound}"),
+        Bound::AboveAtMost(bound) => format!("<= +{}", number(bound)),
         Bound::ValueAtMost(bound) => format!("<= {}", number(bound)),
         Bound::ValueAtLeast(bound) => format!(">= {}", number(bound)),
         Bound::Reported => String::new(),
