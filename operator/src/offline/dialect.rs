@@ -8,6 +8,7 @@
 //! | `"\/"` | refuses it | a slash |
 //! | `[a?b]` | refuses it | a text |
 //! | `%YAML 1.2` | refuses it | takes it |
+//! | `[!!str, b]` | a list of `b` alone, whose tag is `!!str,` | gives up |
 
 use libyaml_safer::{Error, EventData, ScalarStyle};
 
@@ -33,6 +34,15 @@ pub(super) fn respelled(text: &str, error: &Error, colon: Option<char>) -> Optio
         _ => return None,
     };
     Some(format!("{before}{letter}{rest}"))
+}
+
+/// The first line with a tag that a comma ends, counted from 1. Words in quotes and comments may look like one.
+pub(super) fn line_of_a_tag_with_a_comma(text: &str) -> Option<usize> {
+    let ends_a_tag = |line: &str| {
+        let mut tags = line.split('!').skip(1).filter_map(|rest| rest.split(char::is_whitespace).next());
+        tags.any(|tag| tag.contains(','))
+    };
+    text.lines().position(ends_a_tag).map(|index| index + 1)
 }
 
 /// Reason for which kubectl refuses what the parser took. `written`: how it is written; `in_flow`: it stands in braces or

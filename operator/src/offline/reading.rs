@@ -21,6 +21,9 @@ const YAML_TAG: &str = "tag:yaml.org,2002:";
 /// Bytes that a value costs beside its text.
 const VALUE_BYTES: usize = 32;
 
+/// Fault of a document in which the parser gave up at such a tag.
+const TAG_WITH_A_COMMA: &str = "a comma stands right behind a tag such as !!str, and kubectl takes it for a part of that: put a space before it";
+
 /// A document, or what stands for one.
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
@@ -53,8 +56,11 @@ pub(super) fn read(text: &str) -> Result<Document, Fault> {
     // The parser has places at which it gives up with a panic, such as a tag with a comma behind it.
     let read = panic::catch_unwind(|| read_yaml(text));
     read.unwrap_or_else(|_| {
-        let text = "the parser gave up: has a tag such as !!str a comma behind it?".to_owned();
-        Err(Fault { line: 1, text })
+        let (line, fault) = match dialect::line_of_a_tag_with_a_comma(text) {
+            Some(line) => (line, TAG_WITH_A_COMMA),
+            None => (1, "the parser gave up: write its tags in another form"),
+        };
+        Err(Fault { line, text: fault.to_owned() })
     })
 }
 

@@ -166,7 +166,7 @@ fn documents_are_read_in_every_form_that_kubectl_reads() {
         ("a: @x\n", "cannot start any token"),
         ("\ta: 1\n", "cannot start any token"),
         ("a: \"b\\", "unexpected end of stream"),
-        ("a: [!!str, b]\n", "the parser gave up"),
+        ("a: [!!str, b]\n", "right behind a tag such as !!str"),
         (
             "a: {emptyDir:{}}\n",
             "found unexpected ':' before a comma, brace or bracket: put a space behind it",
@@ -179,6 +179,8 @@ fn documents_are_read_in_every_form_that_kubectl_reads() {
         let refused = reading::read(yaml).unwrap_err();
         assert!(refused.text.contains(fault) && refused.line <= 2, "{refused:?}");
     }
+    let refused = reading::read("a: [1, 2]\nb: !!str c, d\ne: [!!str, f]\n").unwrap_err();
+    assert_eq!(refused.line, 3, "{refused:?}");
     // A comment needs no space behind three dashes.
     assert_eq!(injected("kind: Secret\n---#x\nkind: Secret\n").objects.len(), 2);
 }

@@ -36,7 +36,7 @@ pub enum RunError {
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
     /// Another sidecar has it.
-    #[error("another sidecar runs with {}: end it, or give this one directories of its own (sockets.directory, state.directory)", directory.display())]
+    #[error("another sidecar runs with {}: end it, or give this one directories of its own (sockets.directory, state.directory, sets.root)", directory.display())]
     InUse {
         /// The directory.
         directory: std::path::PathBuf,

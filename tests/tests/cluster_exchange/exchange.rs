@@ -88,7 +88,7 @@ fn assert_is_weights(path: &Path) {
 }
 
 /// A directory that pods of every node can write into.
-fn shared_directory() -> tempfile::TempDir {
+pub(super) fn shared_directory() -> tempfile::TempDir {
     let out = tempfile::Builder::new().prefix("tensorlane-out-").tempdir().unwrap();
     fs::set_permissions(out.path(), Permissions::from_mode(0o777)).unwrap();
     out
