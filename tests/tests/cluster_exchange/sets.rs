@@ -7,7 +7,7 @@ use tensorlane_tests::pod::{SIDECAR, container_status, first_process};
 use tensorlane_tests::process::Orphan;
 
 use super::TURNS;
-use super::exchange::shareddirectory;
+use super::exchange::shared_directory;
 use super::python;
 
 /// Makes a set and writes two of its rows, says who it is, and stays until it is told to end.
@@ -145,7 +145,7 @@ struct SharedClaim {
 impl SharedClaim {
     /// Makes the claim `sets` in the namespace of an exchange, and waits until it has its volume.
     fn make(exchange: &Exchange) -> Self {
-        let directory = shareddirectory();
+        let directory = shared_directory();
         let claim = Self { volume: exchange.name().to_owned(), directory };
         exchange.apply(&format!(
             "apiVersion: v1

@@ -9,6 +9,7 @@ use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::wait::{PATIENCE, until_within};
 use tensorlane_tests::{Sidecar, SidecarOptions, where_the_machine_runs_on};
 
+/// Members that there are, unless `TENSORLANE_TEST_MEMBERS` says how many.
 const MEMBERS: usize = 64;
 const SEATS: usize = 16;
 /// Members that each one asks, one after the other: more than it has seats, and others than its neighbours ask.
@@ -25,8 +26,14 @@ fn line(sidecar: &Sidecar) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+fn members() -> usize {
+    let asked = std::env::var("TENSORLANE_TEST_MEMBERS");
+    asked.map_or(MEMBERS, |text| text.parse().expect("a number of members"))
+}
+
 #[test]
 fn sixty_four_members_with_sixteen_seats_each_all_reach_whom_they_need() {
+    let members = members();
     where_the_machine_runs_on(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("peers.yaml");
@@ -38,7 +45,7 @@ fn sixty_four_members_with_sixteen_seats_each_all_reach_whom_they_need() {
             let options = options.set("arena.size", "16Mi").set("gc.copyIdle", "200ms");
             Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.8:{}", 9500 + member)))
         };
-        let all: Vec<Sidecar> = (0..MEMBERS).map(start).collect();
+        let all: Vec<Sidecar> = (0..members).map(start).collect();
         let whole = format!("peers:\n{}", all.iter().map(line).collect::<String>());
         std::fs::write(folder.path().join("new"), whole).unwrap();
         std::fs::rename(folder.path().join("new"), &file).unwrap();
@@ -51,15 +58,15 @@ fn sixty_four_members_with_sixteen_seats_each_all_reach_whom_they_need() {
             .collect();
         let references: Vec<Reference> = stored.iter().map(|one| one.reference().clone()).collect();
         until_within(3 * PATIENCE, "every member lists itself and all others", || {
-            owners.iter().all(|owner| owner.peers().is_ok_and(|peers| peers.len() == MEMBERS))
+            owners.iter().all(|owner| owner.peers().is_ok_and(|peers| peers.len() == members))
         });
-        for some in (0..MEMBERS).collect::<Vec<_>>().chunks(TOGETHER) {
+        for some in (0..members).collect::<Vec<_>>().chunks(TOGETHER) {
             std::thread::scope(|scope| {
                 for member in some {
                     let (reader, references) = (&owners[*member], &references);
                     scope.spawn(move || {
                         for step in 1..=ASKED {
-                            let other = (member + 3 * step) % MEMBERS;
+                            let other = (member + 3 * step) % members;
                             let got = reader.acquire(&references[other], &AcquireOptions::new());
                             let got =
                                 got.unwrap_or_else(|error| panic!("m{member} from m{other}: {error:?}"));
