@@ -181,7 +181,7 @@ fn stamp(client: &Client, from: &str, to: &str) -> Result<()> {
 
 /// Time at which a message was read, if both its ends had this mark.
 pub(super) fn stamped(answer: &Message, mark: u64) -> Result<u64> {
-    let mut words = [[0; 8]; STAMP / 8];
+    let mut words = [[0u8; 8]; STAMP / 8];
     for (at, word) in (0..).step_by(8).zip(&mut words) {
         answer.bytes().copy_range_to(at, word)?;
     }

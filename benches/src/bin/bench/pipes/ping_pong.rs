@@ -22,6 +22,7 @@ use crate::tcp::two_sidecars;
 const ARENA: u64 = 64 << 20;
 /// Round trips of one value.
 const ROUND_TRIPS: usize = 500;
+
 /// Microseconds of a message and its answer. `with` gives the message what it has beside its payload.
 pub(super) fn round_trip_us(pipe: &Pipe, with: impl Fn(Message) -> Message) -> Result<f64> {
     let mut number = 0u64;

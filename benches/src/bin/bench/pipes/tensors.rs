@@ -39,7 +39,7 @@ pub(super) fn map(bench: &Bench) -> Result<Vec<Measured>> {
             || round_trip_us(&pipe, |message| message),
             || round_trip_us(&pipe, with),
         )?;
-        let hash = exchange(&pipe, with(Message::new().metadata(HASHED).payload([])))?;
+        let hash = exchange(&pipe, with(Message::new().metadata(HASHED).payload(Vec::<u8>::new())))?;
         let expected = crc32c::crc32c(&content).to_le_bytes();
         ensure!(hash == expected, "what was mapped is not what was put");
         Ok(pairs)
