@@ -13,6 +13,7 @@
 //! ```
 
 pub mod cores;
+pub mod delay;
 pub mod faults;
 pub mod hosts;
 pub mod limits;

@@ -124,6 +124,14 @@ impl Sidecar {
         &self.sockets
     }
 
+    /// The address at which peers reach it.
+    ///
+    /// # Errors
+    /// It has no peers.
+    pub fn address(&self) -> Result<SocketAddr> {
+        self.listens.with_context(|| format!("{} listens nowhere", self.name))
+    }
+
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
@@ -159,11 +167,19 @@ fn end_of(log: &Path) -> String {
 /// # Errors
 /// They do not meet.
 pub fn introduce(a: &Sidecar, b: &Sidecar) -> Result<()> {
+    introduce_at([(a, a.address()?), (b, b.address()?)])
+}
+
+/// Introduces two sidecars as [`introduce`] does, each with an address that leads to it.
+///
+/// # Errors
+/// They do not meet.
+pub fn introduce_at([(a, at_a), (b, at_b)]: [(&Sidecar, SocketAddr); 2]) -> Result<()> {
     let clients = [a.client()?, b.client()?];
-    for ((here, there), there_client) in [(a, b), (b, a)].into_iter().zip([&clients[1], &clients[0]]) {
+    let others = [(at_b, &clients[1]), (at_a, &clients[0])];
+    for ((here, there), (address, there_client)) in [(a, b), (b, a)].into_iter().zip(others) {
         let fingerprint = there_client.status()?.fingerprint;
-        let listens = there.listens.with_context(|| format!("{} listens nowhere", there.name))?;
-        let text = peers_text(&there.name, listens, &fingerprint);
+        let text = peers_text(&there.name, address, &fingerprint);
         // Renamed, so that nobody reads half a file.
         let whole = here.peers_file.with_extension("new");
         fs::write(&whole, text)?;
@@ -191,8 +207,7 @@ pub fn introduce_all(sidecars: &[Sidecar]) -> Result<()> {
     let mut text = String::from("peers:\n");
     for (sidecar, client) in sidecars.iter().zip(&clients) {
         let fingerprint = client.status()?.fingerprint;
-        let listens = sidecar.listens.with_context(|| format!("{} listens nowhere", sidecar.name))?;
-        text.push_str(&peer_text(&sidecar.name, listens, &fingerprint));
+        text.push_str(&peer_text(&sidecar.name, sidecar.address()?, &fingerprint));
     }
     for sidecar in sidecars {
         let whole = sidecar.peers_file.with_extension("new");

@@ -65,12 +65,26 @@ impl TcpRoundTrip {
     /// # Errors
     /// They do not start.
     pub fn start(hosts: &TwoHosts, cores: [Option<usize>; 2], answer: usize) -> Result<Self> {
-        let (address, bytes) = (hosts.a.free_address()?.to_string(), answer.to_string());
-        let start = |host, core, word: &str| {
+        Self::start_by(hosts, cores, answer, Ok)
+    }
+
+    /// Starts both ends as [`Self::start`] does. `by` gives the address at which who answers is reached, by its own one.
+    ///
+    /// # Errors
+    /// They do not start; what `by` fails with.
+    pub fn start_by(
+        hosts: &TwoHosts,
+        cores: [Option<usize>; 2],
+        answer: usize,
+        by: impl FnOnce(SocketAddr) -> Result<SocketAddr>,
+    ) -> Result<Self> {
+        let (address, bytes) = (hosts.a.free_address()?, answer.to_string());
+        let start = |host, core, word: &str, address: SocketAddr| {
+            let address = address.to_string();
             ends::start(At { host: Some(host), core }, &[word.as_ref(), address.as_ref(), bytes.as_ref()])
         };
-        let answer = start(&hosts.a, cores[0], "tcp-answer")?;
-        let ask = start(&hosts.b, cores[1], "tcp-ask")?;
+        let answer = start(&hosts.a, cores[0], "tcp-answer", address)?;
+        let ask = start(&hosts.b, cores[1], "tcp-ask", by(address)?)?;
         Ok(Self { ask, _answer: answer })
     }
 

@@ -5,12 +5,12 @@ use tensorlane_benches::hosts::TwoHosts;
 use tensorlane_benches::limits::futex::FutexPingPong;
 use tensorlane_benches::limits::round_trip::{SMALL as TCP_SMALL, TcpRoundTrip};
 use tensorlane_benches::limits::tls::TlsFetch;
-use tensorlane_benches::pairs::{alone, interleaved, median_us};
+use tensorlane_benches::pairs::{alone, interleaved};
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::{cores, tensors};
 use tensorlane_client::channel::{ChannelReader, ChannelSpec, Part};
 
-use super::reader::{Far, LONG, SMALL, attach, crc32c, next, now};
+use super::reader::{Far, LONG, SMALL, attach, crc32c, next, now, round_trip_us};
 use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::rows::{Measured, Row, channels};
@@ -46,17 +46,7 @@ pub(super) fn ping_pong(bench: &Bench) -> Result<Vec<Measured>> {
         process.answer("a/ask", "answer")?;
         let mut reader = attach(&client, "b/answer")?;
         let mut number = 0u64;
-        let ours = || {
-            median_us(ROUND_TRIPS, || {
-                number += 1;
-                let (mut bytes, mut back) = ([7; SMALL], [0; SMALL]);
-                bytes[..8].copy_from_slice(&number.to_le_bytes());
-                writer.write_bytes(&bytes, LONG)?;
-                next(&mut reader)?.bytes().copy_to(&mut back)?;
-                ensure!(bytes == back, "what came back is not what was written");
-                Ok(())
-            })
-        };
+        let ours = || round_trip_us(&mut writer, &mut reader, &mut number, ROUND_TRIPS);
         let limit = || Ok(tcp.median_us(ROUND_TRIPS)? + 2.0 * futex.median_us(ROUND_TRIPS)?);
         interleaved(PAIRS, WARM_UP, limit, ours)
     })??;

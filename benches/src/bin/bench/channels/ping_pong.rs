@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use tensorlane_benches::cores;
 use tensorlane_benches::limits::futex::FutexPingPong;
-use tensorlane_benches::pairs::{interleaved, median_us};
+use tensorlane_benches::pairs::{Pair, interleaved, median_us};
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::worker::{self, At, Worker};
 use tensorlane_memory::ring::{
@@ -28,18 +28,33 @@ const MESSAGE: usize = 64;
 const SLOTS: u32 = 4;
 /// Round trips of one value.
 const ROUND_TRIPS: usize = 2_000;
+/// Cores that processes that spin take.
+const SPINNING: usize = 2;
 const ARENA: u64 = 1 << 20;
 const SEGMENT: u64 = 256 << 10;
 
 pub(super) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     bench.progress("ping-pong: two processes, each on a core, asleep while they wait");
-    let scratch = Scratch::make()?;
-    let mut raw = FutexPingPong::start(&scratch, [bench.cores.near, bench.cores.far])?;
-    let pairs = cores::on(Some(bench.cores.near), || -> Result<_> {
+    let raw = FutexPingPong::start(&Scratch::make()?, [bench.cores.near, bench.cores.far])?;
+    Ok(vec![Measured::new(&channels::PINGPONG_POD, beside(bench, raw)?)])
+}
+
+/// Measures the same rings beside processes that never sleep.
+pub(super) fn beside_spinning(bench: &Bench) -> Result<Vec<Measured>> {
+    if bench.cores.count <= SPINNING {
+        let why = format!("processes that spin take {SPINNING} cores, and others need one");
+        return Ok(vec![Measured::missing(&channels::PINGPONG_SPIN, &why)]);
+    }
+    bench.progress("ping-pong: two processes, each on a core; those of the limit never sleep");
+    let raw = FutexPingPong::start_spinning(&Scratch::make()?, [bench.cores.near, bench.cores.far])?;
+    Ok(vec![Measured::new(&channels::PINGPONG_SPIN, beside(bench, raw)?)])
+}
+
+fn beside(bench: &Bench, mut raw: FutexPingPong) -> Result<Vec<Pair>> {
+    cores::on(Some(bench.cores.near), || -> Result<_> {
         let ours = RefCell::new(PingPong::start(bench.cores.far)?);
         interleaved(PAIRS, WARM_UP, || raw.median_us(ROUND_TRIPS), || ours.borrow_mut().median_us())
-    })??;
-    Ok(vec![Measured::new(&channels::PINGPONG_POD, pairs)])
+    })?
 }
 
 /// A process that answers every message of one ring with the same bytes in another.

@@ -6,10 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use tensorlane_benches::pairs::median_us;
 use tensorlane_benches::process::Process;
 use tensorlane_benches::sidecar::Sidecar;
 use tensorlane_benches::worker::{self, At, Worker};
-use tensorlane_client::channel::{ChannelReader, ChannelSpec, Message, Read, ReadOptions, Timeout};
+use tensorlane_client::channel::{
+    ChannelReader, ChannelSpec, ChannelWriter, Message, Read, ReadOptions, Timeout,
+};
 use tensorlane_client::{Client, View};
 use tensorlane_memory::heap::CountingAllocator;
 
@@ -18,6 +21,8 @@ pub(super) const SMALL: usize = 64;
 /// Patience of everything that is not measured, and of what is, should it hang.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const LONG: Timeout = Timeout::After(PATIENCE);
+/// Bytes of the answer that says when a message was read: the time, and the first and last eight bytes of the message.
+const STAMP: usize = 24;
 
 /// A process that reads channels, or answers what comes.
 #[derive(Debug, clap::Args)]
@@ -37,6 +42,8 @@ enum Errand {
     Hold,
     /// Answers every message of one channel in another one, until it is ended.
     Answer { from: String, to: String },
+    /// Answers every message of one channel in another one with when it was read, until it is ended.
+    Stamp { from: String, to: String },
 }
 
 /// Reading: what became of an errand.
@@ -53,6 +60,12 @@ pub(super) struct Reading {
 /// Seconds of the machine's clock, which all processes have.
 pub(super) fn now() -> Result<f64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64())
+}
+
+/// Nanoseconds of that clock.
+pub(super) fn nanoseconds() -> Result<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    u64::try_from(since.as_nanos()).context("the clock is centuries ahead")
 }
 
 /// Checksum of the bytes of a view.
@@ -105,6 +118,10 @@ impl ChannelEnd {
                     answer(&client, &from, &to)?;
                     Ok(Reading::default())
                 }
+                Errand::Stamp { from, to } => {
+                    stamp(&client, &from, &to)?;
+                    Ok(Reading::default())
+                }
             }
         })
     }
@@ -143,6 +160,54 @@ fn answer(client: &Client, from: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
+/// Answers with when messages were read, on a thread that ends with the process.
+fn stamp(client: &Client, from: &str, to: &str) -> Result<()> {
+    let mut writer = client.channel_writer(&ChannelSpec::new(to).slot_bytes(STAMP as u64))?;
+    let mut reader = attach(client, from)?;
+    thread::spawn(move || -> Result<()> {
+        loop {
+            let message = next(&mut reader)?;
+            let at = nanoseconds()?;
+            let (view, mut bytes) = (message.bytes(), [0; STAMP]);
+            bytes[..8].copy_from_slice(&at.to_le_bytes());
+            view.copy_range_to(0, &mut bytes[8..16])?;
+            view.copy_range_to(view.len() as u64 - 8, &mut bytes[16..])?;
+            drop(message);
+            writer.write_bytes(&bytes, LONG)?;
+        }
+    });
+    Ok(())
+}
+
+/// Time at which a message was read, if both its ends had this mark.
+pub(super) fn stamped(answer: &Message, mark: u64) -> Result<u64> {
+    let mut words = [[0u8; 8]; STAMP / 8];
+    for (at, word) in (0..).step_by(8).zip(&mut words) {
+        answer.bytes().copy_range_to(at, word)?;
+    }
+    let [at, first, last] = words.map(u64::from_le_bytes);
+    ensure!([first, last] == [mark; 2], "a message with the mark {mark} was read as {first} and {last}");
+    Ok(at)
+}
+
+/// Microseconds of a message and its answer, which has the same bytes. `number` tells it from those before.
+pub(super) fn round_trip_us(
+    writer: &mut ChannelWriter,
+    reader: &mut ChannelReader,
+    number: &mut u64,
+    count: usize,
+) -> Result<f64> {
+    median_us(count, || {
+        *number += 1;
+        let (mut bytes, mut back) = ([7; SMALL], [0; SMALL]);
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        writer.write_bytes(&bytes, LONG)?;
+        next(reader)?.bytes().copy_to(&mut back)?;
+        ensure!(bytes == back, "what came back is not what was written");
+        Ok(())
+    })
+}
+
 /// Handle of such a process.
 pub(super) struct Far {
     worker: Worker,
@@ -170,6 +235,11 @@ impl Far {
     /// Lets it answer what comes on one channel in another one.
     pub(super) fn answer(&mut self, from: &str, to: &str) -> Result<()> {
         self.run(&Errand::Answer { from: from.to_owned(), to: to.to_owned() })
+    }
+
+    /// Lets it answer what comes on one channel in another one with when that was read.
+    pub(super) fn stamp(&mut self, from: &str, to: &str) -> Result<()> {
+        self.run(&Errand::Stamp { from: from.to_owned(), to: to.to_owned() })
     }
 
     fn run(&mut self, errand: &Errand) -> Result<()> {

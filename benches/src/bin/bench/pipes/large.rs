@@ -1,17 +1,15 @@
 //! A large tensor in a message to another host: its bytes land in the arena of the reader's sidecar, and are mapped.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail, ensure};
 use tensorlane_benches::limits::bulk::{BulkFetch, How};
 use tensorlane_benches::pairs::{interleaved, seconds};
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::tensors;
-use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Pipe, Received, Tensor};
 use tensorlane_client::{PutOptions, Stored};
 use tensorlane_proto::Descriptor;
 
+use super::LONG;
 use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::paths::far::{TLS, without_copies};
@@ -21,7 +19,6 @@ use crate::tcp::two_sidecars;
 const BYTES: u64 = 1 << 30;
 /// Room for the tensor, and for another while its copy goes.
 const ARENA: u64 = BYTES * 5 / 2;
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 
 pub(super) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let hosts = two_hosts(bench);

@@ -1,17 +1,15 @@
 //! Messages that nobody reads: their bytes stay where their writer has them.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail, ensure};
 use tensorlane_benches::pairs::{Pair, alone};
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::sidecar::Sidecar;
 use tensorlane_benches::{machine, tensors};
-use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{ConnectOptions, Incoming, Message, UNREAD_MAX};
 use tensorlane_client::{Client, PutOptions, Stored};
 use tensorlane_proto::Descriptor;
 
+use super::LONG;
 use crate::context::Bench;
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};
@@ -21,7 +19,6 @@ const BYTES: u64 = 256 << 20;
 const ARENA: u64 = 2 * BYTES;
 /// Pipes, one after the other. What the first one takes counts.
 const TIMES: usize = 3;
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 
 pub(super) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let hosts = two_hosts(bench);

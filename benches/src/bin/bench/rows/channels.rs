@@ -8,11 +8,29 @@ pub(crate) static PINGPONG_POD: Row = row(
     "64 bytes there and back between two C processes that wake each other by futex",
     Bound::RatioAtMost(1.5),
 );
+pub(crate) static PINGPONG_SPIN: Row = row(
+    "chan.pingpong_spin",
+    "us",
+    "64 bytes there and back between two C processes that never sleep; ours sleep; where there are more than 2 cores",
+    Bound::Reported,
+);
+pub(crate) static FANOUT_8: Row = row(
+    "chan.fanout_8",
+    "us",
+    "64 bytes to eight C processes, after one wake by futex, and the answers of all",
+    Bound::Reported,
+);
 pub(crate) static COPY_64M: Row = row(
     "chan.copy_64m",
     "GB/s",
     "the best warm memcpy with all cores; ours until another process has read it and looked at both its ends",
     Bound::RatioAtLeast(0.9),
+);
+pub(crate) static LOAN_1G: Row = row(
+    "chan.loan_1g",
+    "us",
+    "a message of 64 bytes; both written in place, from publishing until another process has it",
+    Bound::Reported,
 );
 pub(crate) static PER_MESSAGE: Row = row(
     "chan.per_message",
@@ -21,11 +39,23 @@ pub(crate) static PER_MESSAGE: Row = row(
     Bound::ValueAtMost(0.0),
 );
 pub(crate) static RATE_64B: Row = row("chan.rate_64b", "msgs/s", "none; the same messages", Bound::Reported);
+pub(crate) static IDLE_64: Row = row(
+    "chan.idle_64",
+    "%",
+    "none; of one core, what 64 processes take that wait for a message",
+    Bound::Reported,
+);
 pub(crate) static DEATH: Row = row(
     "chan.death",
     "ms",
     "none; from SIGKILL of the reader that a write waits for until the write is done",
     Bound::ValueAtMost(10.0),
+);
+pub(crate) static PINGPONG_NODE: Row = row(
+    "chan.pingpong_node",
+    "us",
+    "the C processes of chan.pingpong_pod; ours in two pods of one node",
+    Bound::Reported,
 );
 pub(crate) static PINGPONG_NET: Row = row(
     "chan.pingpong_net",
@@ -46,4 +76,10 @@ pub(crate) static CABLE_8: Row = row(
     "x",
     "none; bytes that leave the writer's host for 8 readers of one other host, by the 64 MiB of the message",
     Bound::ValueAtMost(1.2),
+);
+pub(crate) static AGE_LATEST: Row = row(
+    "chan.age_latest",
+    "ms",
+    "half a round trip of 64 bytes over TCP; ours is the age of what a reader at 10 Hz gets of 10,000 messages a second",
+    Bound::Reported,
 );
