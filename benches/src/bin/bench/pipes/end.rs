@@ -49,7 +49,7 @@ pub(super) fn start(sidecar: &Sidecar, core: usize) -> Result<Worker> {
     Ok(worker)
 }
 
-/// Serves one pipe after the other, on a thread that ends with the process, or with what is not as it should be: then the listener
+/// Serves one pipe after the other, on a thread that ends with the process. Where a message is not as it should be the listener
 /// ends, too.
 fn serve(sockets: &Path, name: &str, pipe: impl Fn(&Pipe) -> Result<()> + Send + 'static) -> Result<()> {
     let client = Client::connect(sockets)?;
