@@ -9,7 +9,7 @@ use tensorlane_benches::pairs::{Pair, alone};
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
 use tensorlane_client::Client;
-use tensorlane_client::pipe::{ConnectOptions, Message};
+use tensorlane_client::pipe::{ConnectOptions, Message, Writing};
 
 use super::LONG;
 use super::end::{self, COUNTED};
@@ -66,7 +66,7 @@ fn rates(client: &Client, to: &str) -> Result<Vec<Pair>> {
     };
     alone(TIMES, 1, || {
         let begun = Instant::now();
-        let mut under_way = VecDeque::with_capacity(WINDOW);
+        let mut under_way: VecDeque<Writing> = VecDeque::with_capacity(WINDOW);
         for _ in 0..MESSAGES {
             if under_way.len() == WINDOW
                 && let Some(first) = under_way.pop_front()
