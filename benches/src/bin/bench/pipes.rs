@@ -8,17 +8,10 @@ mod rate;
 mod tensors;
 mod unread;
 
-use std::time::Duration;
-
-use tensorlane_client::channel::Timeout;
-
 use crate::groups::Group;
 use crate::rows::pipes as rows;
 
 pub(crate) use end::PipeEnd;
-
-/// Patience of a call, should it hang.
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 
 /// All of them.
 pub(crate) static GROUPS: [Group; 10] = [

@@ -9,8 +9,7 @@ use tensorlane_benches::{cores, stats};
 use tensorlane_client::Client;
 use tensorlane_client::pipe::{ConnectOptions, Message};
 
-use super::LONG;
-use super::end::{self, FIRST, ONLY};
+use super::end::{self, FIRST, LONG, ONLY};
 use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};

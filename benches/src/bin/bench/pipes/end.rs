@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tensorlane_benches::limits::round_trip::SMALL;
@@ -11,8 +12,8 @@ use tensorlane_client::Client;
 use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{Allocation, Incoming, Message, Pipe, Received, Tensor};
 
-use super::LONG;
-
+/// Patience of a call, should it hang.
+pub(super) const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 /// Listener whose pipes have an answer to each message: its payload, after which comes the hash of its tensor where [`HASHED`] is said.
 pub(super) const ECHO: &str = "echo";
 /// Listener whose pipes are read, message by message, each with the next number.

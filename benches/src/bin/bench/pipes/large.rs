@@ -9,7 +9,7 @@ use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Pip
 use tensorlane_client::{PutOptions, Stored};
 use tensorlane_proto::Descriptor;
 
-use super::LONG;
+use super::end::LONG;
 use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::paths::far::{TLS, without_copies};

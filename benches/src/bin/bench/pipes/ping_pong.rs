@@ -12,8 +12,7 @@ use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
 use tensorlane_client::Client;
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Pipe};
 
-use super::LONG;
-use super::end::{self, ECHO};
+use super::end::{self, ECHO, LONG};
 use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};

@@ -11,8 +11,7 @@ use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
 use tensorlane_client::Client;
 use tensorlane_client::pipe::{ConnectOptions, Message, Writing};
 
-use super::LONG;
-use super::end::{self, COUNTED};
+use super::end::{self, COUNTED, LONG};
 use crate::context::Bench;
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};

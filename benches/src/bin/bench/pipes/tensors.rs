@@ -11,8 +11,7 @@ use tensorlane_benches::{cores, tensors};
 use tensorlane_client::PutOptions;
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Place};
 
-use super::LONG;
-use super::end::{self, ECHO, HASHED};
+use super::end::{self, ECHO, HASHED, LONG};
 use super::ping_pong::{exchange, round_trip_us};
 use crate::context::{Bench, PAIRS, WARM_UP};
 use crate::rows::{Measured, pipes};

@@ -9,7 +9,7 @@ use tensorlane_client::pipe::{ConnectOptions, Incoming, Message, UNREAD_MAX};
 use tensorlane_client::{Client, PutOptions, Stored};
 use tensorlane_proto::Descriptor;
 
-use super::LONG;
+use super::end::LONG;
 use crate::context::Bench;
 use crate::groups::two_hosts;
 use crate::rows::{Measured, pipes};
