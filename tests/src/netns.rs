@@ -192,9 +192,21 @@ impl Network {
     /// # Panics
     /// Where `ip` does not say.
     pub fn received(&self, host: usize) -> u64 {
+        self.cable_bytes(host, "rx")
+    }
+
+    /// Bytes that left the host over its cable, headers included.
+    ///
+    /// # Panics
+    /// Where `ip` does not say.
+    pub fn sent(&self, host: usize) -> u64 {
+        self.cable_bytes(host, "tx")
+    }
+
+    fn cable_bytes(&self, host: usize, direction: &str) -> u64 {
         let said = ip(&format!("-n {} -s -j link show e0", self.hosts[host]));
         let said: serde_json::Value = serde_json::from_str(&said).expect("ip speaks JSON");
-        said[0]["stats64"]["rx"]["bytes"].as_u64().expect("a count of bytes")
+        said[0]["stats64"][direction]["bytes"].as_u64().expect("a count of bytes")
     }
 
     /// Calls by which programs of the host have taken and given datagrams: one that takes or gives several at once is one.

@@ -1,6 +1,7 @@
 //! Tensors on their way between hosts, as it should go and with an end at any point of it. Needs root.
 
 mod both_ways;
+mod channel_nodes;
 mod channel_options;
 mod channel_resumes;
 mod channels;
