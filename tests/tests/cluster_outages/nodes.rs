@@ -75,12 +75,12 @@ fn an_exchange_whose_nodes_were_all_down_works_again_and_no_status_tells_of_what
         assert_eq!(peer(&exchange, pod)["spec"]["podUID"], before["spec"]["podUID"]);
     }
 
-    round(&mut one, &mut far);
     for pod in ["one", "far"] {
         let connected = ["connected"];
         let ask = || tensorlane_in(exchange.name(), pod, &["peers"]);
         Answer::first(|answer| answer.is(0, &connected), ask).says(0, &connected);
     }
+    round(&mut one, &mut far);
     for pod in [&mut one, &mut far] {
         assert_eq!(pod.ask(&format!("read 20 {reference}"), "error"), "OWNER_LOST");
         assert_eq!(pod.ask("read 20 kept", "error"), "NOT_FOUND");

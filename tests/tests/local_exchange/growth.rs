@@ -1,5 +1,6 @@
 //! Messages of a channel that are larger than its slots, inside a pod: among others, and whoever is killed meanwhile.
 
+use std::process::Command;
 use std::slice::from_ref;
 use std::thread;
 use std::time::Duration;
@@ -8,9 +9,9 @@ use tensorlane_client::channel::{ChannelSpec, End, Part, Read, ReadOptions, Time
 use tensorlane_client::{Client, Error};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{DType, Reason};
-use tensorlane_tests::channels::{DROPPING, LONG, message, read_all};
+use tensorlane_tests::channels::{DROPPING, LONG, Program, message, read_all};
 use tensorlane_tests::other::{Other, role};
-use tensorlane_tests::sidecar::session;
+use tensorlane_tests::sidecar::{bin_dir, session};
 use tensorlane_tests::streams::{Came, Grpc};
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{Sidecar, reason, until};
@@ -272,4 +273,38 @@ fn a_stream_reads_large_messages_as_any_others() {
     drop(reader);
     drop(grpc);
     sidecar.assert_all_free();
+}
+
+#[test]
+fn the_command_writes_files_larger_than_a_slot_and_none_larger_than_the_growth() {
+    const FILES: u64 = 7;
+    let sidecar = Sidecar::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let files: Vec<String> = (0..FILES).map(|number| file(&number.to_string(), &bytes_of(number))).collect();
+    let words = ["channel", "write", "c", "--slot-bytes", "4KiB", "--growth", "1MiB"];
+    let files = files.iter().map(String::as_str);
+    let all: Vec<&str> = words.into_iter().chain(["--expect-readers", "1"]).chain(files).collect();
+    let mut writing = Program::start(&sidecar, &all);
+    let mut reader = sidecar.client().channel_reader("c", &waits()).unwrap();
+    for number in 0..FILES {
+        assert!(message(&mut reader).bytes().to_vec() == bytes_of(number), "message {number} is another one");
+    }
+    assert!(matches!(reader.read(LONG).unwrap(), Read::End(End::Finished)));
+    assert!(writing.finish().starts_with("7 messages"));
+
+    let large = file("large", &vec![1; MOST as usize + 1]);
+    let refused = Command::new(bin_dir().join("tensorlane"))
+        .arg("--sockets")
+        .arg(sidecar.sockets())
+        .args(words)
+        .arg(large)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("more than the 1048576 bytes of a message"), "{told}");
 }

@@ -58,8 +58,9 @@ fn assert_told(way: &Way, tensor: &Tensor, size: u64) {
     assert_eq!((path.bytes, &path.left), (size, &None));
     let told = (moved.transport, path.way.map(tensorlane_client::Way::as_str));
     let its = (Some(way.transport), Some(way.counted));
-    // Below 8 MiB everything comes on the control connection.
-    let expected = if size >= 8 * MI { its } else { (Some(Transport::Tcp), Some("stream")) };
+    // What is smaller comes on the control connection.
+    let from = if way.encrypted { 8 * MI } else { MI / 4 };
+    let expected = if size >= from { its } else { (Some(Transport::Tcp), Some("stream")) };
     assert_eq!(told, expected, "{}: {moved}", way.name);
     let is_plain = !way.encrypted && told == its;
     assert_eq!(path.plain_bytes, if is_plain { size } else { 0 }, "{}: {moved}", way.name);

@@ -452,9 +452,12 @@ pub(crate) struct ChannelWrite {
     /// Number of messages that the channel holds.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=65_536), value_name = "N")]
     pub(crate) slots: u32,
-    /// The largest message, such as 64KiB or 1GiB.
+    /// Bytes of a slot, such as 64KiB or 1GiB: the largest message, unless there is a --growth.
     #[arg(long, default_value = "1MiB", value_parser = parse::bytes, value_name = "BYTES")]
     pub(crate) slot_bytes: u64,
+    /// The largest message, if it may be larger than a slot: it has memory of its own then [default: a slot's bytes].
+    #[arg(long, value_parser = parse::bytes, value_name = "BYTES")]
+    pub(crate) growth: Option<u64>,
     /// Number of readers that the first message waits for.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) expect_readers: u32,

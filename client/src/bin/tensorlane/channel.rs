@@ -282,6 +282,7 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
     let mut spec = ChannelSpec::new(&args.name)
         .slots(args.slots)
         .slot_bytes(args.slot_bytes)
+        .growth(args.growth.unwrap_or_default())
         .expect_readers(args.expect_readers)
         .policy(args.policy);
     if let Some(readers) = &args.readers {
@@ -295,13 +296,14 @@ fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
     let mut writer = client.channel_writer(&spec)?;
     let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
     let mut sent = Sent::default();
+    let most = args.growth.unwrap_or(args.slot_bytes);
     for file in &args.files {
-        sent.send(&mut writer, &read_file(file, args.slot_bytes)?, timeout)?;
+        sent.send(&mut writer, &read_file(file, most)?, timeout)?;
     }
     if args.files.is_empty() {
         let mut input = io::stdin().lock();
         let mut line = Vec::new();
-        while read_line(&mut input, &mut line, args.slot_bytes)? {
+        while read_line(&mut input, &mut line, most)? {
             sent.send(&mut writer, &line, timeout)?;
         }
     }
@@ -374,7 +376,7 @@ fn read_file(file: &Path, most: u64) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot read {}", file.display()))?;
     if bytes.len() as u64 > most {
         let message = format!(
-            "{} has more than the {most} bytes of a slot; raise --slot-bytes, or send it in pieces",
+            "{} has more than the {most} bytes of a message; raise --growth or --slot-bytes, or send it in pieces",
             file.display()
         );
         return Err(Error::from(Failure::new(Reason::TooLarge, message)).into());
@@ -391,7 +393,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, most: u64) -> Result<
     }
     ensure!(
         line.len() as u64 <= most,
-        "a line is longer than the {most} bytes of a slot; raise --slot-bytes"
+        "a line is longer than the {most} bytes of a message; raise --growth or --slot-bytes"
     );
     Ok(read > 0)
 }

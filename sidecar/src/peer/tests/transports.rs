@@ -57,6 +57,7 @@ impl Way {
 pub(super) const NONE: LanesConfig = LanesConfig {
     count: 0,
     from: 1,
+    plain_from: 1,
     plain: false,
     most: 256,
     quic: 0,

@@ -22,6 +22,7 @@ const MIB: u64 = 1 << 20;
 pub(super) const LANES: LanesConfig = LanesConfig {
     count: 2,
     from: 1,
+    plain_from: 1,
     plain: false,
     most: 256,
     quic: 0,

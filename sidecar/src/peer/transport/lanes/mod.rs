@@ -72,6 +72,8 @@ pub struct LanesConfig {
     pub count: usize,
     /// The bytes from which on a pull comes on lanes: below, asking for pieces costs more than lanes bring.
     pub from: u64,
+    /// The bytes from which on a pull comes on plain lanes: they spare sealing and opening, which costs more than asking for pieces.
+    pub plain_from: u64,
     /// True if lanes may be plain. They are where both ends say so.
     pub plain: bool,
     /// Number of lanes of all pairs together, both directions and those on QUIC included. A further one is refused.
@@ -91,11 +93,13 @@ pub struct LanesConfig {
 }
 
 impl Default for LanesConfig {
-    /// Two lanes in TLS and no QUIC, 256 of all pairs, from 8 MiB, for a minute; 2 seconds of patience and 2 without a byte.
+    /// Two lanes in TLS and no QUIC, 256 of all pairs, from 8 MiB (256 KiB if they are plain), for a minute; 2 seconds of patience
+    /// and 2 without a byte.
     fn default() -> Self {
         let (idle, patience, progress) =
             (Duration::from_secs(60), Duration::from_secs(2), Duration::from_secs(2));
-        Self { count: 2, from: 8 << 20, plain: false, most: 256, quic: 0, idle, patience, progress }
+        let (from, plain_from) = (8 << 20, 256 << 10);
+        Self { count: 2, from, plain_from, plain: false, most: 256, quic: 0, idle, patience, progress }
     }
 }
 
@@ -320,7 +324,8 @@ impl Lanes {
     fn is_small(&self, bytes: u64) -> bool {
         let is_wary = |link: Arc<Link>| link.peer.standstill.lock().is_wary(Instant::now());
         let is_medium = bytes > FEW_BYTES;
-        bytes < self.config.from && !(is_medium && self.link.upgrade().is_some_and(is_wary))
+        let from = if self.is_plain() { self.config.plain_from } else { self.config.from };
+        bytes < from && !(is_medium && self.link.upgrade().is_some_and(is_wary))
     }
 
     /// Pulls have waited in vain. Where lanes were up for long and brought no byte, and the control connection was heard meanwhile,
