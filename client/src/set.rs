@@ -10,6 +10,7 @@
 
 pub mod directory;
 pub mod mutable;
+mod parts;
 pub mod snapshot;
 
 use std::time::{Duration, Instant};

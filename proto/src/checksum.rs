@@ -1,5 +1,5 @@
-//! CRC-32C (Castagnoli; RFC 3720, section 12.1), the checksum of tensors, of what comes on plain lanes, and of references. Made
-//! with the vector instructions that the processor has.
+//! CRC-32C (Castagnoli; RFC 3720, section 12.1), the checksum of tensors, of what comes on plain lanes, and of references; and CRC-32,
+//! that of zips. Made with the vector instructions that the processor has.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
@@ -23,6 +23,15 @@ pub fn crc32c_append(sum: u32, bytes: &[u8]) -> u32 {
 pub fn crc32c_combine(first: u32, second: u32, bytes: u64) -> u32 {
     // It has 32 bits.
     checksum_combine(CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), bytes) as u32
+}
+
+/// The CRC-32 of zips, of bytes that follow those of which `sum` is the checksum; 0 is that of no bytes.
+#[must_use]
+pub fn crc32_append(sum: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32IsoHdlc, u64::from(!sum));
+    digest.update(bytes);
+    // It has 32 bits.
+    digest.finalize() as u32
 }
 
 #[cfg(test)]
@@ -55,5 +64,11 @@ mod tests {
             let combined = crc32c_combine(crc32c(first), crc32c(second), second.len() as u64);
             assert_eq!(combined, whole, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn the_checksum_of_zips_is_the_usual_one_and_goes_on_where_it_was_cut() {
+        assert_eq!((crc32_append(0, b"123456789"), crc32_append(0, b"")), (0xcbf4_3926, 0));
+        assert_eq!(crc32_append(crc32_append(0, b"1234"), b"56789"), 0xcbf4_3926);
     }
 }

@@ -378,6 +378,13 @@ class AsyncMutableSet:
         write = functools.partial(self.set.write, rows, values, expects=expects, retry_id=retry_id, deadline=deadline)
         return await self._client._run("put", None, write, deadline)
 
+    async def assign(self, index: Any, values: Any) -> None:
+        """Writes what `replay[index] = values` of a `tensorlane.MutableSet` does, such as a part of rows: `numpy.s_[3:10, "obs", :, ::2]`.
+
+        A part that has begun comes to its end: it is committed, or refused, within the deadline of the client.
+        """
+        await self._client._run("put", None, functools.partial(self.set.__setitem__, index, values))
+
     async def extend(
         self, values: Any, *, expects: int | None = None, retry_id: bytes | None = None, deadline: float | None = None
     ) -> Committed:

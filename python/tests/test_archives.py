@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from tensordict import TensorDict, lazy_stack
 
 import tensorlane
 from tensorlane import archives
+from tensorlane.programs import program
 from tensorlane.tensordict import to_tensordict
 
 META = b'{"x": {"device": "cpu", "shape": [4], "dtype": "torch.uint8", "is_nested": false}, "shape": []}'
@@ -74,6 +76,37 @@ def test_an_archive_of_a_set_has_its_directory_and_is_opened_by_tensordict(clien
     for one, other in zip(loaded.unbind(0), given.unbind(0)):
         assert all(torch.equal(one[key], other[key]) for key in keys)
     assert sorted(os.listdir(tmp_path)) == ["got", "got.tdz"], "nothing else is left"
+
+
+@pytest.mark.parametrize("make, keys", [(nested, KEYS), (stack, ["a"])])
+def test_the_command_writes_the_archive_that_python_writes_and_each_reads_the_others(client, name, tmp_path, make, keys):
+    def command(*words: str) -> None:
+        environment = {**os.environ, "TENSORLANE_SOCKETS": client.directory}
+        subprocess.run([program("tensorlane"), "set", *words], cwd=tmp_path, env=environment, check=True, timeout=120)
+
+    given = make()
+    client.publish(given, name)
+    client.save_set(name, tmp_path / "python.tdz")
+    command("get", name, "--to", "command.tdz")
+    assert entries(tmp_path / "command.tdz") == entries(tmp_path / "python.tdz")
+    with zipfile.ZipFile(tmp_path / "command.tdz") as archive:
+        assert archive.testzip() is None and all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+    command("put", "python.tdz", "--name", f"{name} by the command")
+    client.publish_file(tmp_path / "command.tdz", f"{name} by python")
+    loaded = TensorDict.load_memmap(tmp_path / "command.tdz")
+    for back in (loaded, *(to_tensordict(client.get_set(f"{name} by {whom}")) for whom in ("the command", "python"))):
+        assert type(back) is type(given) and len(back) == len(given)
+        for one, other in zip(back.unbind(0), given.unbind(0)):
+            assert all(torch.equal(one[key], other[key]) for key in keys)
+
+
+def test_an_archive_that_tensordict_saved_is_put_by_the_command(client, name, tmp_path):
+    nested().memmap(tmp_path / "saved.tdz")
+    environment = {**os.environ, "TENSORLANE_SOCKETS": client.directory}
+    words = [program("tensorlane"), "set", "put", "saved.tdz", "--name", name]
+    subprocess.run(words, cwd=tmp_path, env=environment, check=True, timeout=120)
+    back = to_tensordict(client.get_set(name))
+    assert all(torch.equal(back[key], nested()[key]) for key in KEYS) and back["label"] == "kept"
 
 
 def test_tensors_in_an_archive_lie_stored_at_multiples_of_64_bytes(client, name, tmp_path):

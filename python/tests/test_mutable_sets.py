@@ -722,6 +722,22 @@ def test_reads_and_commits_are_awaited(client, name):
     asyncio.run(main())
 
 
+def test_parts_of_rows_are_awaited_and_lose_nothing_of_one_another(client, name):
+    async def main():
+        async with await tensorlane.aio.connect(client.directory) as awaited:
+            replay = await awaited.create_set(name, 4, {"x": ("int32", (4, 3))})
+            await asyncio.gather(*(replay.assign(np.s_[1:3, "x", column, ::2], column + 1) for column in range(4)))
+            want = np.zeros((4, 4, 3), np.int32)
+            want[1:3, :, ::2] = np.arange(1, 5)[:, None]
+            np.testing.assert_array_equal((await replay.read())["x"], want)
+            assert (await replay.status()).version == 4
+            with pytest.raises(tensorlane.OutOfRange, match="x: rows of shape"):
+                await replay.assign(np.s_[1, "x", 4], 0)
+            await awaited.drop_set(replay.reference)
+
+    asyncio.run(main())
+
+
 def test_a_set_of_another_peer_is_used_by_its_reference_and_only_rows_travel(clients, name):
     """S3.1, S3.9, S3.18"""
     there, here = clients

@@ -9,6 +9,7 @@
 //!
 //! Links are not followed inside of a directory. Pickled values are never read.
 
+pub mod archive;
 mod export;
 mod import;
 
@@ -144,6 +145,34 @@ pub enum DirectoryError {
     NotReplaced {
         /// The directory.
         path: PathBuf,
+    },
+    /// An archive that is none, or not whole.
+    #[error("{} is damaged, or no archive of tensordict: {what}; save it again by tensordict", path.display())]
+    Damaged {
+        /// The archive.
+        path: PathBuf,
+        /// Description of what is wrong with it.
+        what: String,
+    },
+    /// An entry of an archive that is no file of a set. Nothing was unpacked.
+    #[error("{entry:?} in {} {what}; save it again by tensordict", path.display())]
+    Entry {
+        /// The archive.
+        path: PathBuf,
+        /// Name of the entry.
+        entry: String,
+        /// Description of what it is.
+        what: &'static str,
+    },
+    /// An archive of more bytes than there is room for. Nothing was unpacked.
+    #[error("{} has {bytes} bytes when it is unpacked, and {most} are the most that the sidecar has room for; raise arena.size, or put parts of it", path.display())]
+    TooLarge {
+        /// The archive.
+        path: PathBuf,
+        /// Bytes of its files.
+        bytes: u64,
+        /// Bytes of tensors that there is room for.
+        most: u64,
     },
     /// The tree is none of a set.
     #[error(transparent)]

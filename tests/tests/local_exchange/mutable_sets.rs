@@ -221,3 +221,67 @@ fn a_commit_that_is_repeated_by_its_retry_id_is_made_once() {
     let another = CommitOptions::new().retry_id(RetryId([4; 16]));
     assert_eq!(other.write(&Place::Extend, 1, &leaves, another).unwrap().first, 1);
 }
+
+#[test]
+fn parts_of_rows_are_written_and_the_rest_of_them_stays() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let spec = SetSpec::new("parts", 8).leaf("x", DType::U16, &[2, 3]).leaf("y", DType::U8, &[]);
+    let set = client.create_set(&spec).unwrap();
+    let all = |set: &MutableSet| {
+        let bytes = set.read(&["x"], &Selection::All).unwrap().leaves[0].1.to_vec();
+        bytes.chunks(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect::<Vec<_>>()
+    };
+    let bytes = |values: &[u16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    let mut wanted: Vec<u16> = (0..48).collect();
+    let leaves = bytes(&wanted);
+    set.write(&Place::Rows(Selection::All), 8, &BTreeMap::from([("x", &leaves[..])]), None).unwrap();
+    // `x[[6, 1], 1, ::2]`, of a number each.
+    let part = [Range::new(1, 2), Range::FULL.step_by(2)];
+    let made = set.write_part("x", &rows(&[6, 1]), &part, &bytes(&[100, 101, 102, 103])).unwrap().unwrap();
+    assert_eq!(made.version, 2);
+    for (at, value) in [(6 * 6 + 3, 100), (6 * 6 + 5, 101), (6 + 3, 102), (6 + 5, 103)] {
+        wanted[at] = value;
+    }
+    assert_eq!(all(&set), wanted);
+    let range = Selection::Ranges(vec![Range::new(2, 4)]);
+    set.write_part("x", &range, &[Range::new(0, 1)], &bytes(&[7; 6])).unwrap().unwrap();
+    wanted[12..15].fill(7);
+    wanted[18..21].fill(7);
+    assert_eq!(all(&set), wanted);
+    set.write_part("y", &rows(&[5]), &[], &[9]).unwrap().unwrap();
+    assert_eq!(set.read(&["y"], &rows(&[5])).unwrap().leaves[0].1.to_vec(), [9]);
+    // Without elements nothing is committed, and what is refused writes nothing.
+    assert_eq!(set.write_part("x", &range, &[Range::new(1, 1)], &[]).unwrap(), None);
+    assert_eq!(
+        reason(set.write_part("x", &range, &[Range::new(0, 3)], &[0; 36])),
+        Reason::SelectionOutOfRange
+    );
+    assert_eq!(reason(set.write_part("x", &rows(&[8]), &part, &[0; 4])), Reason::SelectionOutOfRange);
+    assert_eq!(reason(set.write_part("z", &range, &part, &[0; 4])), Reason::SetMismatch);
+    assert!(set.write_part("x", &range, &part, &[0; 7]).is_err());
+    assert_eq!((all(&set), set.now().unwrap().version), (wanted, 4));
+}
+
+#[test]
+fn writers_of_parts_of_the_same_rows_lose_nothing_of_one_another() {
+    const TIMES: u8 = 20;
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let set = client.create_set(&SetSpec::new("parts", 4).leaf("x", DType::U8, &[4, 3])).unwrap();
+    let two = Selection::Ranges(vec![Range::new(1, 3)]);
+    std::thread::scope(|scope| {
+        for column in 0..4 {
+            let (set, two) = (sidecar.client().open_mutable_set(set.reference()).unwrap(), &two);
+            scope.spawn(move || {
+                for value in 1..=TIMES {
+                    let part = [Range::new(column, column + 1)];
+                    set.write_part("x", two, &part, &[value; 6]).unwrap();
+                }
+            });
+        }
+    });
+    let read = set.read(&["x"], &Selection::All).unwrap().leaves[0].1.to_vec();
+    assert_eq!(read, [[0; 12], [TIMES; 12], [TIMES; 12], [0; 12]].concat());
+    assert_eq!(set.now().unwrap().version, 4 * u64::from(TIMES));
+}

@@ -343,6 +343,58 @@ fn a_safetensors_file_is_a_set_and_a_set_is_a_safetensors_file() {
 }
 
 #[test]
+fn an_archive_goes_through_the_exchange_with_the_files_of_its_directory() {
+    let desk = desk();
+    desk.works("set put saved --name policy");
+    let got = desk.json("set get policy --to got.tdz --strict");
+    assert_eq!((&got["version"], &got["left_out"], &got["bytes"]), (&json!(1), &json!([]), &json!(400_004)));
+    let refused = desk.fails("set get policy --to got.tdz");
+    assert!(refused.contains("got.tdz exists; name another file"), "{refused}");
+    fs::set_permissions(desk.path("got.tdz"), fs::Permissions::from_mode(0o600)).unwrap();
+    desk.works("set get policy --to got.tdz --replace");
+    assert_eq!(fs::metadata(desk.path("got.tdz")).unwrap().permissions().mode() & 0o7777, 0o600);
+    fs::create_dir(desk.path("temporary")).unwrap();
+    let mut put = desk.command("set put got.tdz --name again --checksum".split(' '));
+    let put = put.env("TMPDIR", desk.path("temporary")).output().unwrap();
+    assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+    assert_eq!(fs::read_dir(desk.path("temporary")).unwrap().count(), 0, "nothing is left there");
+    desk.works("set get again --to got");
+    assert_eq!(files(&desk.path("got")), files(&desk.path("saved")));
+    let left = fs::read_dir(desk.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().contains(".part")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    // Rows of a mutable set, too.
+    desk.works("set create replay --rows 4 --leaf obs:u8:2");
+    assert_eq!(desk.json("set get replay --rows 0,2 --to rows.tdz")["bytes"], 4);
+    desk.works("set put rows.tdz --name rows");
+    desk.works("set drop replay");
+    desk.works("rm -r --all");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn an_archive_that_is_damaged_or_not_whole_publishes_nothing() {
+    let desk = desk();
+    desk.works("set put saved --name policy");
+    desk.works("set get policy --to got.tdz");
+    desk.works("rm -r --all");
+    let whole = fs::read(desk.path("got.tdz")).unwrap();
+    fs::write(desk.path("cut.tdz"), &whole[..whole.len() - 1]).unwrap();
+    let refused = desk.fails("set put cut.tdz --name policy");
+    assert!(refused.contains("cut.tdz is damaged, or no archive of tensordict"), "{refused}");
+    // The shape that a `meta.json` says, in as many bytes.
+    let shape = whole.windows(10).position(|ten| ten == b"[4, 25000]").unwrap();
+    let mut changed = whole.clone();
+    changed[shape + 1] = b'5';
+    fs::write(desk.path("changed.tdz"), changed).unwrap();
+    let refused = desk.fails("set put changed.tdz --name policy");
+    assert!(refused.contains("the checksum of \"meta.json\" is another one"), "{refused}");
+    assert!(desk.fails("set put none.tdz --name policy").contains("none.tdz: No such file"));
+    assert_eq!(desk.json("ls"), json!([]));
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
 fn texts_of_a_file_go_through_a_set_byte_for_byte() {
     let desk = Desk::new();
     let metadata =

@@ -314,8 +314,9 @@ pub(crate) struct SetDrop {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SetPut {
-    /// The directory, as written by `TensorDict.memmap` or `set get`, or a safetensors file, whose name ends in .safetensors.
-    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR|FILE.safetensors")]
+    /// The directory, as written by `TensorDict.memmap` or `set get`, an archive of one, whose name ends in .tdz, or a safetensors file, whose
+    /// name ends in .safetensors. An archive is unpacked into a temporary directory (TMPDIR) first.
+    #[arg(value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR|FILE.tdz|FILE.safetensors")]
     pub(crate) from: PathBuf,
     /// The set's name. Version 7 is also named NAME@7.
     #[arg(long, value_parser = parse::name, value_name = "NAME")]
@@ -343,13 +344,13 @@ pub(crate) struct SetGet {
     pub(crate) keys: Vec<String>,
     #[command(flatten)]
     pub(crate) part: WantedPart,
-    /// Write the set into this directory, or into this safetensors file if it is called so; neither must exist.
-    #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR|FILE.safetensors")]
+    /// Write the set into this directory, or into this archive (.tdz) or safetensors file if it is called so; none of them must exist.
+    #[arg(long, value_parser = PathBufValueParser::new().try_map(parse::path), value_name = "DIR|FILE.tdz|FILE.safetensors")]
     pub(crate) to: Option<PathBuf>,
     /// Swap a set that is in the directory, or the file, for this one.
     #[arg(long, requires = "to")]
     pub(crate) replace: bool,
-    /// Fail, and write nothing, if parts of the set would be left out: a file has no batch shapes, names of dimensions and trees
+    /// Fail, and write nothing, if parts of the set would be left out: a safetensors file has no batch shapes, names of dimensions and trees
     /// without keys.
     #[arg(long, requires = "to")]
     pub(crate) strict: bool,

@@ -3,6 +3,7 @@
 //! Results go to standard output, as text or JSON; progress, and errors in the same form, go to standard error. Exit codes: 0 done, 1 it
 //! failed, 2 it was called wrongly; `check` has one more, 3: nothing wrong was found, not everything could be looked at.
 
+mod archive;
 mod args;
 mod channel;
 #[cfg(feature = "kubernetes")]

@@ -1,4 +1,4 @@
-//! `tensorlane set`: directories of tensordict and safetensors files in and out of the exchange, as versions of a name.
+//! `tensorlane set`: directories and archives of tensordict, and safetensors files, in and out of the exchange, as versions of a name.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use tensorlane_proto::rows::SetReference;
 use tensorlane_proto::set::{SET_METADATA, Tree};
 use tensorlane_proto::{Layout, Reason, Reference, Selection};
 
+use crate::archive;
 use crate::args::{self, SetGet, SetLs, SetPut};
 use crate::kept;
 use crate::mutable;
@@ -50,9 +51,20 @@ fn stage(client: &Client, output: &Output, args: &SetPut) -> Result<StagedSet> {
     if set_file::is_meant(&args.from) {
         return set_file::stage(client, output, &args.from, args.checksum);
     }
-    let directory = Directory::open(&args.from)?;
+    if archive::is_meant(&args.from) {
+        let (folder, cleaner) = archive::unpacked(client, &args.from)?;
+        let staged = stage_directory(client, &folder, args.checksum);
+        let StagedSet { tree, leaves, progress, _leased: leased } =
+            staged.with_context(|| format!("what is in {}", args.from.display()))?;
+        return Ok(StagedSet { tree, leaves, progress, _leased: Box::new((leased, cleaner)) });
+    }
+    stage_directory(client, &args.from, args.checksum)
+}
+
+fn stage_directory(client: &Client, path: &Path, checksum: bool) -> Result<StagedSet> {
+    let directory = Directory::open(path)?;
     let mut progress = Progress::new(directory.bytes());
-    let options = PutOptions { checksum: args.checksum, ..PutOptions::new() };
+    let options = PutOptions { checksum, ..PutOptions::new() };
     let stored = directory.put(client, &options, |bytes, key| progress.advance(bytes, key))?;
     let tree = stored.try_map(&mut |stored| Ok::<_, anyhow::Error>(stored.reference().clone()))?;
     let leaves = described(directory.tree(), |leaf| leaf.layout.clone());
@@ -90,15 +102,16 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
         (target, _) => target.clone(),
     };
     // What is wrong with the path is told before anything moves.
+    let is_archive = args.to.as_deref().is_some_and(archive::is_meant);
     let mut file = match &args.to {
-        Some(to) if set_file::is_meant(to) => Some(set_file::begin(to, args.replace)?),
+        Some(to) if is_archive || set_file::is_meant(to) => Some(set_file::begin(to, args.replace)?),
         Some(to) => Draft::check(to, args.replace).map(|()| None)?,
         None => None,
     };
     let (version, tree, _manifest) = progress::during("waiting for the set", || got(client, args, &target))?;
     let mut left_out = Vec::new();
     if let Some(to) = &args.to {
-        left_out = set_file::left_out(&tree, file.is_some());
+        left_out = set_file::left_out(&tree, file.is_some() && !is_archive);
         kept::tell(output, "parts of the set", &left_out, args.strict, to)?;
     }
     let leaves = described(&tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
@@ -109,6 +122,7 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     let cleaner = (args.to.is_some() && file.is_none()).then(Cleaner::start);
     let cleaner = cleaner.transpose().context("cannot wait for signals")?;
     let exported = match (&args.to, &cleaner, &mut file) {
+        (Some(to), _, Some(file)) if is_archive => Some(archive::write(&tree, file, to, &mut progress)?),
         (_, _, Some(file)) => {
             set_file::write(&tree, file, &mut progress)?;
             None

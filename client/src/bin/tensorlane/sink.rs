@@ -131,6 +131,11 @@ impl Sink {
         view.write_to(offset, len, &self.file).map_err(|error| self.failed(&error))
     }
 
+    /// The file, for whoever writes all of it.
+    pub(crate) fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
     fn failed(&self, error: &io::Error) -> anyhow::Error {
         let path = self.path.display();
         // Words, no cause: a reader who left is a failure here, other than one of what is printed.

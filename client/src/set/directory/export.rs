@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
-use tensorlane_memory::rename;
+use tensorlane_memory::{View, rename};
 use tensorlane_proto::Layout;
 use tensorlane_proto::set::{
     CLASS_TENSORS, LEAF_ENDING, Level, LevelEntry, Names, Node, OwnMeta, TensorMeta, Tree, file_name,
@@ -82,12 +82,8 @@ impl Draft {
     /// # Errors
     /// [`DirectoryError`].
     pub fn write(&self, tree: &Tree<Tensor>, wrote: impl FnMut(u64, &str)) -> Result<Export, DirectoryError> {
-        tree.check()?;
-        let mut writing = Writing { wrote, export: Export::default(), own: OwnMeta::default() };
-        writing.tree(tree, self.path(), &mut Vec::new())?;
-        writing.own(self.path())?;
-        sync(self.path())?;
-        Ok(writing.export)
+        let (export, OnDisk) = write_all(tree, self.path(), OnDisk, wrote)?;
+        Ok(export)
     }
 
     /// Gives it its name, in one step.
@@ -157,13 +153,86 @@ impl Drop for Part {
     }
 }
 
-struct Writing<W> {
+/// Files of a set in the making, by their paths.
+pub(super) trait Files {
+    /// Makes a directory.
+    fn make(&mut self, dir: &Path) -> Result<(), DirectoryError>;
+
+    /// Makes a file of these bytes.
+    fn write(&mut self, bytes: &[u8], path: &Path) -> Result<(), DirectoryError>;
+
+    /// Makes the file of a tensor, of so many bytes of a view. `wrote` is told of bytes as they are written.
+    fn write_tensor(
+        &mut self,
+        view: &View,
+        total: u64,
+        path: &Path,
+        wrote: &mut dyn FnMut(u64),
+    ) -> Result<(), DirectoryError>;
+
+    /// Brings the names in a directory to the disk.
+    fn sync(&mut self, dir: &Path) -> Result<(), DirectoryError>;
+}
+
+/// Files on the disk.
+struct OnDisk;
+
+impl Files for OnDisk {
+    fn make(&mut self, dir: &Path) -> Result<(), DirectoryError> {
+        fs::create_dir(dir).map_err(at(dir))
+    }
+
+    fn write(&mut self, bytes: &[u8], path: &Path) -> Result<(), DirectoryError> {
+        let mut file = File::create_new(path).map_err(at(path))?;
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at(path))
+    }
+
+    fn write_tensor(
+        &mut self,
+        view: &View,
+        total: u64,
+        path: &Path,
+        wrote: &mut dyn FnMut(u64),
+    ) -> Result<(), DirectoryError> {
+        let out = File::create_new(path).map_err(at(path))?;
+        let mut offset = 0;
+        while offset < total {
+            let len = PIECE_BYTES.min(total - offset);
+            view.write_to(offset, len, &out).map_err(at(path))?;
+            offset += len;
+            wrote(len);
+        }
+        out.sync_all().map_err(at(path))
+    }
+
+    fn sync(&mut self, dir: &Path) -> Result<(), DirectoryError> {
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+    }
+}
+
+/// Writes a set as files below a directory that is there.
+pub(super) fn write_all<F: Files>(
+    tree: &Tree<Tensor>,
+    dir: &Path,
+    files: F,
+    wrote: impl FnMut(u64, &str),
+) -> Result<(Export, F), DirectoryError> {
+    tree.check()?;
+    let mut writing = Writing { files, wrote, export: Export::default(), own: OwnMeta::default() };
+    writing.tree(tree, dir, &mut Vec::new())?;
+    writing.own(dir)?;
+    writing.files.sync(dir)?;
+    Ok((writing.export, writing.files))
+}
+
+struct Writing<F, W> {
+    files: F,
     wrote: W,
     export: Export,
     own: OwnMeta,
 }
 
-impl<W: FnMut(u64, &str)> Writing<W> {
+impl<F: Files, W: FnMut(u64, &str)> Writing<F, W> {
     /// Writes a tree and tells the name of its class: what is below it first, so that a `meta.json` never names what is not there.
     fn tree(
         &mut self,
@@ -180,7 +249,7 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         for class in &classes {
             dirs.push(inner.clone());
             if !class.is_stack {
-                inner = make(inner.join(CLASS_TENSORS))?;
+                inner = self.make(inner.join(CLASS_TENSORS))?;
             }
         }
         let told: HashSet<&str> =
@@ -190,10 +259,10 @@ impl<W: FnMut(u64, &str)> Writing<W> {
             check_parts(&entries, &inner)?;
         } else {
             let (batch, names) = (tree.batch.clone(), tree.names.clone());
-            write_meta(&Level::Tree { batch, names, entries }, &inner)?;
+            self.write_meta(&Level::Tree { batch, names, entries }, &inner)?;
         }
         for (class, dir) in classes.into_iter().zip(dirs).rev() {
-            write_meta(&Level::Class(class), &dir)?;
+            self.write_meta(&Level::Class(class), &dir)?;
         }
         Ok(name)
     }
@@ -230,10 +299,14 @@ impl<W: FnMut(u64, &str)> Writing<W> {
             let entry = match node {
                 Node::Tensor(tensor) => LevelEntry::Tensor(self.leaf(tensor, &target, path, &tree.batch)?),
                 Node::Value(value) => {
-                    write_meta(&Level::Value(value.clone()), &make(target)?)?;
+                    let dir = self.make(target)?;
+                    self.write_meta(&Level::Value(value.clone()), &dir)?;
                     LevelEntry::Below { class: "NonTensorData".to_owned() }
                 }
-                Node::Tree(tree) => LevelEntry::Below { class: self.tree(tree, &make(target)?, path)? },
+                Node::Tree(tree) => {
+                    let dir = self.make(target)?;
+                    LevelEntry::Below { class: self.tree(tree, &dir, path)? }
+                }
             };
             path.pop();
             entries.push((key.clone(), entry));
@@ -252,15 +325,8 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         let total = layout.bytes();
         // As tensordict does: a tensor without elements has no file.
         if let Some(view) = tensor.view() {
-            let out = File::create_new(file).map_err(at(file))?;
-            let mut offset = 0;
-            while offset < total {
-                let len = PIECE_BYTES.min(total - offset);
-                view.write_to(offset, len, &out).map_err(at(file))?;
-                offset += len;
-                (self.wrote)(len, &path.join("/"));
-            }
-            out.sync_all().map_err(at(file))?;
+            let (wrote, shown) = (&mut self.wrote, path.join("/"));
+            self.files.write_tensor(view, total, file, &mut |len| wrote(len, &shown))?;
         }
         self.export.bytes += total;
         let before = self.own.leaves.len();
@@ -271,15 +337,29 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         Ok(meta)
     }
 
-    fn own(&self, dir: &Path) -> Result<(), DirectoryError> {
+    fn own(&mut self, dir: &Path) -> Result<(), DirectoryError> {
         if self.own.leaves.is_empty() {
             return Ok(());
         }
-        let own = make(dir.join(OWN))?;
+        let own = self.make(dir.join(OWN))?;
         let path = own.join(OWN_META);
         let bytes = serde_json::to_vec_pretty(&self.own).map_err(|error| at(&path)(error.into()))?;
-        write_file(&bytes, &path)?;
-        sync(&own)
+        self.files.write(&bytes, &path)?;
+        self.files.sync(&own)
+    }
+
+    fn make(&mut self, dir: PathBuf) -> Result<PathBuf, DirectoryError> {
+        self.files.make(&dir)?;
+        Ok(dir)
+    }
+
+    fn write_meta(&mut self, level: &Level, dir: &Path) -> Result<(), DirectoryError> {
+        let path = dir.join(META);
+        match level.write() {
+            Ok(bytes) => self.files.write(&bytes, &path)?,
+            Err(source) => return Err(DirectoryError::Level { path, source }),
+        }
+        self.files.sync(dir)
     }
 }
 
@@ -308,29 +388,6 @@ fn check_parts(entries: &[(String, LevelEntry)], dir: &Path) -> Result<(), Direc
     }
     let what = "a lazy stack has parts by their numbers, and nothing beside them".to_owned();
     Err(DirectoryError::Leaf { path: dir.join(META), what })
-}
-
-fn make(dir: PathBuf) -> Result<PathBuf, DirectoryError> {
-    fs::create_dir(&dir).map_err(at(&dir))?;
-    Ok(dir)
-}
-
-fn write_meta(level: &Level, dir: &Path) -> Result<(), DirectoryError> {
-    let path = dir.join(META);
-    match level.write() {
-        Ok(bytes) => write_file(&bytes, &path)?,
-        Err(source) => return Err(DirectoryError::Level { path, source }),
-    }
-    sync(dir)
-}
-
-fn write_file(bytes: &[u8], path: &Path) -> Result<(), DirectoryError> {
-    let mut file = File::create_new(path).map_err(at(path))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at(path))
-}
-
-fn sync(dir: &Path) -> Result<(), DirectoryError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
 }
 
 /// Directory that a path is in.
