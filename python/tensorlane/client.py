@@ -396,11 +396,24 @@ class Client:
             results = _all(self._core.acquire(wanted, terms, cancel, None))
         return [_tensor(acquired, target) for acquired, target in zip(results, wanted, strict=True)]
 
-    def ticket(self, target: Target, *, uses: int = 1, ttl: float | None = None) -> str:
-        """Makes a ticket for a tensor of this peer: text that keeps it until it was redeemed `uses` times, or `ttl` seconds (60) are over."""
-        wanted, seconds = _target(target, None), sizes.seconds("ttl", ttl)
+    def ticket(self, target: Target | Tensor, *, uses: int = 1, ttl: float | None = None) -> str:
+        """Makes a ticket for a tensor of this peer: text that keeps it until it was redeemed `uses` times, or `ttl` seconds (60) are over.
+
+        A `Tensor` that was got, or rows of a set that were read, are passed on where they lie: others in the pod map the same memory.
+        """
+        wanted: Reference | tuple[str, str | None] = self._leased(target) if isinstance(target, Tensor) else _target(target, None)
+        seconds = sizes.seconds("ttl", ttl)
         with _missing(wanted):
             return self._core.ticket(wanted, seconds, sizes.whole("uses", uses, sizes.MANY))
+
+    def _leased(self, tensor: Tensor) -> Reference:
+        """The reference of a tensor that this client leases."""
+        if tensor.device != "cpu":
+            raise Unsupported("a tensor of a GPU is not passed on by what was got", remedy="pass its reference")
+        reference = self._core.reference_of(tensor)
+        if reference is None:
+            raise Invalid("the tensor is a part of another one, or another client leases it", remedy="pass the reference of the whole one")
+        return reference
 
     def redeem(
         self, ticket: str, *, retry_id: bytes | None = None, deadline: float | None = None, cancel: Cancel | None = None

@@ -219,7 +219,7 @@ class MutableSet:
 
         A commit to one of them waits until they are released, at the end of `with` or when the last array is gone. It names the
         process that holds them when its deadline has passed. That is for slices of neighbouring rows of a set that was made with
-        `contiguous`, in the pod where it was made. Else the rows are a copy, and no commit waits: `route` and `mapped` say which.
+        `contiguous`, in the pod where it was made. Else, and on files, the rows are a copy, and no commit waits: `route` and `mapped` say which.
         """
         selected, wanted = self._wanted(rows, keys)
         return self._read(wanted, selected.words, True, deadline, cancel)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import tempfile
 from pathlib import Path
 
@@ -186,3 +188,51 @@ def test_what_is_refused_says_what_helps(client, files, root, name):
     with pytest.raises(tensorlane.Error):
         files.create_set("other")
     assert {path.name for path in root.iterdir() if path.name.startswith((".", "other"))} == set()
+
+
+def test_rows_of_files_are_read_once_and_shown_to_other_processes_by_a_ticket(files, name):
+    replay = files.create_set(name, ROWS, LEAVES, directory=name)
+    replay[:] = batch(ROWS, 7)
+    script = """if True:
+        import sys, tensorlane
+        with tensorlane.connect(sys.argv[1]) as client, client.redeem(sys.argv[2]) as rows:
+            print(rows.route, rows.numpy().sum())
+    """
+    with replay.map(keys=["obs"]) as view:
+        assert (view.mapped, view.route) == (False, "copy by local")
+        ticket = files.ticket(view["obs"], uses=2)
+        replay[:] = batch(ROWS, 9)
+    assert [said(python(script, files.directory, ticket)) for _ in range(2)] == ["local 504.0\n"] * 2
+
+
+def test_a_file_that_is_cut_ends_who_maps_it_and_nobody_who_has_its_rows(files, root, name):
+    replay = files.create_set(name, ROWS, LEAVES, directory=name)
+    replay[:] = batch(ROWS, 7)
+    leaf = root / name / "obs.memmap"
+    rows = """if True:
+        import sys, tensorlane
+        with tensorlane.connect(sys.argv[1]) as client, client.open_set(sys.argv[2]).map(keys=["obs"]) as view:
+            print("mapped", flush=True)
+            sys.stdin.read()
+            print(view["obs"].numpy().sum())
+    """
+    file = """if True:
+        import sys, numpy
+        view = numpy.memmap(sys.argv[1], "float32", "r", shape=(6, 4, 3))
+        print("mapped", flush=True)
+        sys.stdin.read()
+        print(view.sum())
+    """
+    processes = has_rows, maps_file = python(rows, files.directory, name), python(file, str(leaf))
+    try:
+        assert [process.stdout.readline() for process in processes] == ["mapped\n"] * 2
+        os.truncate(leaf, 0)
+        assert said(has_rows) == "504.0\n"
+        maps_file.communicate(timeout=60.0)
+        assert maps_file.returncode == -signal.SIGBUS
+    finally:
+        for process in processes:
+            process.kill()
+    with pytest.raises(tensorlane.Error) as refused:
+        replay.map(keys=["obs"])
+    assert refused.value.reason == "STORAGE_FAILED"

@@ -125,6 +125,18 @@ def test_what_cannot_be_mapped_is_a_copy_and_says_so(client, filled, name):
         client.create_set("on-files", 4, {"obs": ("uint8", ())}, directory="on-files", contiguous=True)
 
 
+def test_a_copy_is_passed_on_by_a_ticket_and_mapped_rows_are_not(sidecar, client, filled):
+    with filled.map(slice(0, 40), keys=["obs"]) as view:
+        with pytest.raises(tensorlane.Unsupported, match="put a copy"):
+            client.ticket(view["obs"])
+    with filled.map([4, 5], keys=["obs"]) as view:
+        ticket = client.ticket(view["obs"])
+        with tensorlane.connect(sidecar.directory) as other, pytest.raises(tensorlane.Invalid, match="another client"):
+            other.ticket(view["obs"])
+    with client.redeem(ticket) as rows:
+        np.testing.assert_array_equal(rows.numpy()[:, 7, 7], [4, 5])
+
+
 def test_another_node_gets_a_copy(clients):
     owner, other = clients
     made = owner.create_set("mapped-from-afar", 8, {"obs": ("uint8", (50,))}, contiguous=True, writers=["*"])

@@ -363,8 +363,8 @@ impl MutableSet {
     }
 
     /// Reads rows as they lie, in the pod of a contiguous set: nothing is copied. Until the tensors are dropped the rows stay what they
-    /// are, and commits to them wait. Elsewhere, and of rows that are no range of neighbours, it is a copy, as a read:
-    /// [`Rows::is_mapped`] says which.
+    /// are, and commits to them wait. Elsewhere, of rows that are no range of neighbours, and of sets on files it is a copy, as a read:
+    /// [`Rows::is_mapped`] says which. Others map a copy, too: by the reference that [`Client::reference_of`] tells of its tensor.
     ///
     /// # Errors
     /// As [`MutableSet::read`].

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tensorlane_client::set::directory::Directory;
-use tensorlane_client::set::mutable::{MutableSet, Place, SetFiles, SetSpec};
-use tensorlane_proto::{DType, Reason, Selection};
-use tensorlane_tests::{Sidecar, SidecarOptions, reason};
+use tensorlane_client::set::mutable::{MutableSet, Place, Rows, SetFiles, SetSpec};
+use tensorlane_client::{AcquireOptions, Client};
+use tensorlane_proto::{DType, Range, Reason, Selection};
+use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
 
 const ROWS: u64 = 50;
 
@@ -44,13 +45,23 @@ fn write(set: &MutableSet, place: &Place, count: u64, value: u8) -> tensorlane_c
 
 /// The value of each row, proven to be the same in all bytes of both leaves.
 fn values(set: &MutableSet, selection: &Selection) -> tensorlane_client::Result<Vec<u8>> {
-    let read = set.read(&[], selection)?;
+    set.read(&[], selection).map(|read| values_of(&read))
+}
+
+fn values_of(read: &Rows) -> Vec<u8> {
     let (obs, reward) = (read.leaves[0].1.to_vec(), read.leaves[1].1.to_vec());
     let one = |(obs, reward): (&[u8], &[u8])| {
         assert!(obs.iter().chain(reward).all(|byte| *byte == obs[0]), "half a row");
         obs[0]
     };
-    Ok(obs.chunks(30_000).zip(reward.chunks(4)).map(one).collect())
+    obs.chunks(30_000).zip(reward.chunks(4)).map(one).collect()
+}
+
+/// Bytes of the arena that are in use.
+fn used(client: &Client) -> u64 {
+    client.flush().unwrap();
+    let arena = client.status().unwrap().arena.unwrap();
+    arena.reserved + arena.sealed + arena.retired
 }
 
 /// Bytes of blocks of everything below a directory.
@@ -320,4 +331,92 @@ fn more_files_than_may_be_open_are_opened_one_after_the_other() {
     }
     assert!(sidecar.metric("tensorlane_set_open_files", &[]) <= 16.0);
     assert_eq!(sidecar.metric("tensorlane_set_files_bytes", &[]), 60.0 * 32.0);
+}
+
+#[test]
+fn a_map_of_rows_on_files_is_one_copy_that_no_commit_waits_for_and_no_cut_file_reaches() {
+    const ROW: u64 = 1 << 20;
+    const FRAMES: u64 = 24;
+    let (root, sidecar) = started();
+    let client = sidecar.client();
+    let spec = SetSpec::new("frames", FRAMES).leaf("frame", DType::U8, &[ROW]);
+    let set = client.create_set(&spec.files(&at("frames"))).unwrap();
+    let fill = |value: u8| {
+        let bytes = vec![value; usize::try_from(FRAMES * ROW).unwrap()];
+        let leaves = BTreeMap::from([("frame", &bytes[..])]);
+        set.write(&Place::Rows(Selection::All), FRAMES, &leaves, None).unwrap().version
+    };
+    let before = used(&client);
+    assert_eq!(fill(7), 1);
+    until("what was staged is gone", || used(&client) == before);
+    // As few as are copied under their locks, and as many as are copied beside commits.
+    let [few, all] = [Selection::Ranges(vec![Range::new(3, 5)]), Selection::All]
+        .map(|rows| set.map(&["frame"], &rows).unwrap());
+    assert!(!few.is_mapped() && !all.is_mapped());
+    let taken = used(&client) - before;
+    assert!((26 * ROW..27 * ROW).contains(&taken), "{taken} bytes for 26 rows");
+    assert_eq!(fill(9), 2, "no commit waits for a copy");
+    let file = fs::OpenOptions::new().write(true).open(root.path().join("frames/frame.memmap")).unwrap();
+    file.set_len(0).unwrap();
+    for (copy, count) in [(&few, 2), (&all, FRAMES)] {
+        let bytes = copy.leaves[0].1.to_vec();
+        assert_eq!((copy.version, bytes.len() as u64), (1, count * ROW));
+        assert!(bytes.iter().all(|byte| *byte == 7), "it is what it was");
+    }
+    assert_eq!(reason(set.map(&["frame"], &Selection::All)), Reason::StorageFailed);
+    client.drop_set("frames").unwrap();
+    drop((few, all, set, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn rows_of_files_that_one_program_has_read_are_shown_to_others_without_another_copy() {
+    let (_root, sidecar) = started();
+    let client = sidecar.client();
+    let set = client.create_set(&spec().files(&at("replay"))).unwrap();
+    let before = used(&client);
+    write(&set, &Place::Rows(Selection::All), ROWS, 7).unwrap();
+    until("what was staged is gone", || used(&client) == before);
+    let rows = set.map(&["obs"], &Selection::All).unwrap();
+    let taken = used(&client);
+    assert!(taken >= before + ROWS * 30_000, "{taken} after {before}");
+    let reference = client.reference_of(&rows.leaves[0].1).unwrap().unwrap();
+    let ticket = client.ticket(&reference, None, 1).unwrap();
+    let [acquirer, redeemer] = [(); 2].map(|()| sidecar.client());
+    let acquired = acquirer.acquire(&reference, &AcquireOptions::new()).unwrap();
+    let redeemed = redeemer.redeem(&ticket, None).unwrap();
+    assert_eq!(used(&client), taken, "no byte is copied again");
+    drop(rows);
+    assert_eq!(used(&client), taken, "it stays for those who have it");
+    write(&set, &Place::Rows(Selection::All), ROWS, 9).unwrap();
+    for shown in [&acquired, &redeemed] {
+        let bytes = shown.to_vec();
+        assert!(bytes.len() as u64 == ROWS * 30_000 && bytes.iter().all(|byte| *byte == 7));
+    }
+    drop((acquired, redeemed));
+    until("the copy is gone", || used(&client) == before);
+}
+
+#[test]
+fn maps_of_rows_on_files_beside_a_writer_never_show_half_a_commit() {
+    const COMMITS: u8 = 30;
+    let (_root, sidecar) = started();
+    let client = sidecar.client();
+    let set = client.create_set(&spec().files(&at("replay"))).unwrap();
+    let everything = Place::Rows(Selection::All);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for value in 1..=COMMITS {
+                assert_eq!(write(&set, &everything, ROWS, value).unwrap(), u64::from(value));
+            }
+        });
+        while !writer.is_finished() {
+            let rows = set.map(&[], &Selection::All).unwrap();
+            let seen = values_of(&rows);
+            let is_whole = seen.iter().all(|value| u64::from(*value) == rows.version);
+            assert!(is_whole && !rows.is_mapped(), "version {} has {seen:?}", rows.version);
+        }
+        writer.join().unwrap();
+    });
+    assert_eq!(values(&set, &Selection::All).unwrap(), vec![COMMITS; usize::try_from(ROWS).unwrap()]);
 }

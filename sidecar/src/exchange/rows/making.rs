@@ -56,8 +56,7 @@ impl Exchange {
             }
             None => done(self.create_in_memory(spec, |_| Ok(None))),
             Some(_) if spec.contiguous => {
-                let what =
-                    "a set on files lies in its files; leave `contiguous` out, or make the set in memory";
+                let what = "a set on files lies in its files, which nobody maps; leave `contiguous` out, and `map` copies rows once, or make the set in memory";
                 done(Err(Failure::new(Reason::InvalidArgument, what)));
             }
             Some(files) => {
