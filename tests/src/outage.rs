@@ -14,9 +14,6 @@ pub struct Outage {
     dead: Vec<String>,
 }
 
-/// Services that every node has, in the order in which they need each other.
-const OF_A_NODE: [&str; 3] = ["containerd", "kube-proxy", "kubelet"];
-
 /// A link that is cut or slow.
 #[derive(Debug)]
 pub struct BadLink {
@@ -50,35 +47,6 @@ impl Outage {
         succeeds(&[&["stop"], services].concat());
     }
 
-    /// Kills everything that runs on nodes, every process of their pods included. The control plane goes on.
-    ///
-    /// # Panics
-    /// Where there is no such node.
-    pub fn of_nodes(nodes: &[&str]) -> Self {
-        let mut outage = Self { dead: Vec::new() };
-        for node in nodes {
-            outage.dead.extend(OF_A_NODE.map(|service| format!("{node}.{service}")));
-            succeeds(&["crash", node]);
-        }
-        outage
-    }
-
-    /// Starts all of them again, and waits until each does its work.
-    ///
-    /// # Panics
-    /// Where that does not come about.
-    pub fn end_all(&mut self) {
-        self.sort();
-        for service in self.dead.clone() {
-            self.end(&service);
-        }
-    }
-
-    /// Sorts them by how they need each other.
-    fn sort(&mut self) {
-        self.dead.sort_by_key(|service| node_of(service).is_some());
-    }
-
     /// Starts one of them again, and waits until it does its work.
     ///
     /// # Panics
@@ -103,8 +71,8 @@ fn node_of(service: &str) -> Option<&str> {
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        // Nothing better can be done here where it fails.
-        self.sort();
+        // In the order in which they need each other. Nothing better can be done here where it fails.
+        self.dead.sort_by_key(|service| node_of(service).is_some());
         for service in &self.dead {
             let _ = cluster(&["start", service]);
         }

@@ -95,7 +95,6 @@ pub(crate) fn help() -> String {
                                 speaks to it as an administrator
   cluster load IMAGE            brings an OCI archive, or an image of ours, to every node
   cluster stop|start SERVICE... kills or starts services such as apiserver or node2.kubelet
-  cluster crash NODE            kills everything on a node but the control plane, as a loss of power would
   cluster cut|mend NODE, cluster slow NODE MBIT
                                 what becomes of packets between a node and the other
   images [--fresh | --context-only] [NAME]...

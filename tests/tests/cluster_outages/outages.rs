@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const BUSY: Duration = Duration::from_secs(30);
 
 /// Each of two puts what the other reads.
-pub(super) fn round(one: &mut Pod<'_>, other: &mut Pod<'_>) {
+fn round(one: &mut Pod<'_>, other: &mut Pod<'_>) {
     let number = next();
     give(one, other, number);
     give(other, one, number + 1);

@@ -16,14 +16,12 @@ pub(crate) enum Link {
     Whole,
 }
 
-/// The node of a name.
-pub(crate) fn node(name: &str) -> Result<Node, Failure> {
-    let found = NODES.into_iter().find(|node| node.name() == name);
-    found.ok_or_else(|| Failure::usage(format!("there is no node `{name}`, only node1 and node2")))
-}
-
 /// Reads the words after `cargo xtask cluster cut`, `slow` or `mend`.
 pub(crate) fn parse(command: &str, words: &[String]) -> Result<Request, Failure> {
+    let node = |name: &String| {
+        let found = NODES.into_iter().find(|node| node.name() == *name);
+        found.ok_or_else(|| Failure::usage(format!("there is no node `{name}`, only node1 and node2")))
+    };
     match (command, words) {
         ("cut", [name]) => Ok(Request::Link(node(name)?, Link::Cut)),
         ("mend", [name]) => Ok(Request::Link(node(name)?, Link::Whole)),

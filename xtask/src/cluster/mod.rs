@@ -56,8 +56,6 @@ pub(crate) enum Request {
     Stop(Vec<String>),
     /// Starts services that were stopped.
     Start(Vec<String>),
-    /// Kills everything on a node but the control plane.
-    Crash(Node),
     /// Changes the link of a node.
     Link(Node, Link),
 }
@@ -66,7 +64,7 @@ pub(crate) enum Request {
 pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
     let Some((command, rest)) = words.split_first() else {
         return Err(Failure::usage(
-            "`cluster` needs to know what to do: build, up, down, status, kubectl, helm, load, stop, start, crash, cut, slow or mend",
+            "`cluster` needs to know what to do: build, up, down, status, kubectl, helm, load, stop, start, cut, slow or mend",
         ));
     };
     match (command.as_str(), rest) {
@@ -85,8 +83,6 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
         }
         ("stop", names) => Ok(Request::Stop(names.to_vec())),
         ("start", names) => Ok(Request::Start(names.to_vec())),
-        ("crash", [name]) => Ok(Request::Crash(link::node(name)?)),
-        ("crash", _) => Err(Failure::usage("`cluster crash` needs one node")),
         ("cut" | "slow" | "mend", _) => link::parse(command, rest),
         ("build" | "up" | "down" | "status", [word, ..]) => {
             Err(Failure::usage(format!("`cluster {command}` takes no argument, not `{word}`")))
@@ -107,7 +103,6 @@ pub(crate) fn perform(request: &Request, place: &Place, style: Style) -> Result<
         Request::Load(image) => load(image, place, &layout, style).map(|()| 0),
         Request::Stop(names) => stop(names, &layout).map(|()| 0),
         Request::Start(names) => start(names, &layout).map(|()| 0),
-        Request::Crash(node) => crash(*node, &layout).map(|()| 0),
         Request::Link(node, link) => {
             record_of(&layout)?;
             link.apply(&layout, *node).map(|()| 0)
@@ -151,25 +146,6 @@ fn stop(names: &[String], layout: &Layout) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kills the services of a node and every process of its pods: what a loss of power would leave of it. Its disk, its mounts and
-/// the control plane stay.
-fn crash(node: Node, layout: &Layout) -> Result<(), Failure> {
-    let name = node.name();
-    let services = service::services().into_iter().map(|service| service.name);
-    // First, for they start others again.
-    let own: Vec<String> = services.filter(|service| service.starts_with(&format!("{name}."))).collect();
-    stop(&own, layout)?;
-    let init = service::first_process(node, &record_of(layout)?).ok_or_else(|| {
-        Failure::new(format!("{name} is not up")).remedy("`cargo xtask cluster up` brings it up")
-    })?;
-    // A process may start another one before it is killed.
-    wait::until(&format!("everything on {name} ends"), &layout.log(&layout::init_of(node)), || {
-        let left = init.descendants();
-        left.iter().for_each(process::Process::kill);
-        left.is_empty()
-    })
-}
-
 fn start(names: &[String], layout: &Layout) -> Result<(), Failure> {
     let record = record_of(layout)?;
     let services = names.iter().map(|name| service::named(name)).collect::<Result<Vec<_>, _>>()?;
@@ -194,7 +170,6 @@ mod tests {
         assert_eq!(parsed("kubectl get pods --help"), Ok(Request::Client("kubectl", expected)));
         assert_eq!(parsed("up"), Ok(Request::Up));
         assert_eq!(parsed("load a.tar"), Ok(Request::Load("a.tar".into())));
-        assert_eq!(parsed("crash node2"), Ok(Request::Crash(layout::NODES[1])));
         assert_eq!(parsed("slow node2 40"), Ok(Request::Link(layout::NODES[1], Link::Slow(40))));
     }
 
@@ -207,8 +182,6 @@ mod tests {
             ("load", "one image"),
             ("load a b", "one image"),
             ("stop", "`cluster stop`"),
-            ("crash", "`cluster crash`"),
-            ("crash node3", "`node3`"),
             ("cut", "`cluster cut`"),
             ("cut node3", "`node3`"),
             ("mend node1 node2", "`cluster mend`"),
