@@ -77,7 +77,8 @@ def packing(path: str | os.PathLike[str], replace: bool, cancel: Cancel | None) 
     name, target = os.path.basename(named), os.path.realpath(named)
     parent = os.path.dirname(target)
     with tempfile.TemporaryDirectory(prefix=".tdz.tl-", dir=parent) as beside:
-        directory, made = os.path.join(beside, name), os.path.join(beside, "archive")
+        # With another ending than an archive's: the command that fills it would write one.
+        directory, made = os.path.join(beside, f"{name}.d"), os.path.join(beside, "archive")
         yield directory
         with open(made, "xb") as file:
             with zipfile.ZipFile(file, "w") as archive:
